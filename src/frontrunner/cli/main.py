@@ -1,0 +1,78 @@
+"""The command line: a static table of verbs, so that `--help` imports nothing heavy.
+
+Exit codes: 0 done, 1 the run failed, 2 the user can put it right (one sentence says how).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from frontrunner import __version__
+from frontrunner.errors import UserError
+
+VERBS = {
+    "train": "train every effort level of a recipe in one run",
+    "eval": "measure a model's frontier on held-out tasks",
+    "report": "write the report of a run, or print its numbers",
+    "frontier": "fit lambda per effort level to measured rollouts",
+    "tasks": "build, list, show, materialise and check task sets",
+    "config": "show what a recipe resolves to, or compare two",
+    "doctor": "check this machine and say what to do",
+    "sft": "train the small base policy from scratch",
+}
+
+
+def parser_of(verb: str) -> argparse.ArgumentParser:
+    """The parser of one verb; imports that verb's module only."""
+    parser = argparse.ArgumentParser(prog=f"frontrunner {verb}", description=VERBS[verb])
+    importlib.import_module(f"frontrunner.cli.{verb}").add_arguments(parser)
+    return parser
+
+
+def overview() -> str:
+    width = max(map(len, VERBS))
+    lines = [f"  {verb:<{width}}  {summary}" for verb, summary in VERBS.items()]
+    return "\n".join(
+        ["usage: frontrunner VERB ...", "", "Post-trains coding agents at every effort level.", ""]
+        + lines
+        + ["", "`frontrunner VERB --help` tells more. Start with: frontrunner doctor"]
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    verb, *rest = arguments
+    if verb == "--version":
+        print(f"frontrunner {__version__}")
+        return 0
+    if verb not in VERBS:
+        print(f"frontrunner: unknown verb {verb!r}; one of: {', '.join(VERBS)}", file=sys.stderr)
+        return 2
+    # Set before any numerical library loads: idle threads sleep instead of spinning, since the
+    # sandbox needs the same cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        args = parser_of(verb).parse_args(rest)
+        code: int = importlib.import_module(f"frontrunner.cli.{verb}").run(args)
+        return code
+    except UserError as error:
+        print(f"frontrunner: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("frontrunner: interrupted; continue with --resume", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""`frontrunner tasks`: build, list, show, materialise and check task sets."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from frontrunner.errors import UserError
+
+if TYPE_CHECKING:
+    from frontrunner.envs.build import Progress
+    from frontrunner.types import Task
+
+DEFAULT_SET = "quickstart"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    jobs = os.cpu_count() or 1
+
+    build = verbs.add_parser("build", help="make a task set from installed packages")
+    build.add_argument("packages", nargs="*", metavar="PACKAGE", help="default: the shipped set's")
+    build.add_argument("--out", type=Path, default=Path("tasks.jsonl"), help="manifest to write")
+    build.add_argument("--jobs", type=int, default=jobs, help="runs at a time (%(default)s)")
+    build.add_argument("--train", type=int, default=720, help="tasks for training (%(default)s)")
+    build.add_argument("--heldout", type=int, default=260, help="held-out tasks (%(default)s)")
+    build.add_argument("--seed", type=int, default=0, help="of the split (%(default)s)")
+
+    listing = verbs.add_parser("list", help="list the tasks of a set")
+    listing.add_argument("set", nargs="?", default=DEFAULT_SET, metavar="SET")
+    listing.add_argument("--split", choices=("train", "heldout"))
+    listing.add_argument("--json", action="store_true", help="one JSON object per line")
+
+    show = verbs.add_parser("show", help="show one task and its bug")
+    show.add_argument("id", metavar="ID", help="task id or its beginning")
+    show.add_argument("--set", default=DEFAULT_SET, metavar="SET")
+    show.add_argument("--json", action="store_true")
+
+    trees = verbs.add_parser("materialise", help="make the projects that a set needs")
+    trees.add_argument("set", nargs="?", default=DEFAULT_SET, metavar="SET")
+    trees.add_argument("--json", action="store_true")
+
+    check = verbs.add_parser("check", help="run the tests of a set with and without the bugs")
+    check.add_argument("set", nargs="?", default=DEFAULT_SET, metavar="SET")
+    check.add_argument("--sample", type=int, metavar="N", help="N tasks spread over the set")
+    check.add_argument("--jobs", type=int, default=jobs, help="runs at a time (%(default)s)")
+    check.add_argument("--json", action="store_true")
+
+
+def run(args: argparse.Namespace) -> int:
+    verbs = {
+        "build": _build,
+        "list": _list,
+        "show": _show,
+        "materialise": _materialise,
+        "check": _check,
+    }
+    return verbs[args.verb](args)
+
+
+def _build(args: argparse.Namespace) -> int:
+    from frontrunner.envs import build, packages, taskset
+    from frontrunner.envs.sandbox import LocalSandbox
+
+    names = args.packages or [source.name for source in packages.SOURCES]
+    if args.jobs < 1 or args.train < 0 or args.heldout < 0 or args.train + args.heldout == 0:
+        raise UserError("--jobs must be at least 1, and --train or --heldout above 0")
+    start = time.monotonic()
+    trees = {packages.materialise(name): packages.libraries(name) for name in names}
+    with LocalSandbox(trees, num_workers=args.jobs) as sandbox, _Console() as console:
+        builder = build.Builder(sandbox, args.jobs, args.seed, console.show)
+        header, tasks = builder.build(names, args.train, args.heldout)
+    if not tasks:
+        raise UserError(f"no valid task found in {', '.join(names)}; try other packages")
+    taskset.save(args.out, header, tasks)
+    _print_yields(header.yields)
+    splits = Counter(task.split for task in tasks)
+    print(
+        f"{args.out}: {splits['train']} train and {splits['heldout']} held-out tasks "
+        f"in {time.monotonic() - start:.0f} s"
+    )
+    short = splits["train"] < args.train or splits["heldout"] < args.heldout
+    if short:
+        print("fewer than asked for: the packages have no more", file=sys.stderr)
+    return int(short)
+
+
+class _Console:
+    """A bar on a terminal, else one plain line every ten seconds."""
+
+    def __init__(self) -> None:
+        self._last = float("-inf")
+        self._live = sys.stderr.isatty()
+
+    def __enter__(self) -> Self:
+        if self._live:
+            from rich.console import Console
+
+            self._status = Console(stderr=True).status("starting")
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._status.stop()
+
+    def show(self, event: Progress | str) -> None:
+        now = time.monotonic()
+        plain = isinstance(event, str)
+        if not plain and not self._live and now - self._last < 10:
+            return
+        text = event if isinstance(event, str) else _progress_line(event)
+        if self._live:
+            self._status.update(text)
+        else:
+            print(text, file=sys.stderr, flush=True)
+            self._last = now
+
+
+def _progress_line(event: Progress) -> str:
+    return (
+        f"{event.num_functions} of {event.total_functions} functions, "
+        f"{event.num_tried} bugs tried: "
+        f"{event.num_train} train and {event.num_heldout} held-out tasks"
+    )
+
+
+def _print_yields(yields: dict[str, dict[str, int]]) -> None:
+    for row, counts in yields.items():
+        tried = counts["tried"]
+        rest = ", ".join(
+            f"{name} {n}" for name, n in counts.items() if name not in ("tried", "valid")
+        )
+        valid = counts.get("valid", 0)
+        print(f"{row:24} tried {tried:5}  valid {valid:5} ({valid / tried:4.0%})  {rest}")
+
+
+def _list(args: argparse.Namespace) -> int:
+    from frontrunner.envs import taskset
+    from frontrunner.types import dump
+
+    for task in taskset.load(args.set).tasks:
+        if args.split in (None, task.split):
+            line = (
+                f"{task.id:24} {task.split:8} {task.mutation.kind:11} {task.path} {task.function}"
+            )
+            print(dump(task) if args.json else line)
+    return 0
+
+
+def _show(args: argparse.Namespace) -> int:
+    import difflib
+
+    from frontrunner.envs import taskset
+    from frontrunner.types import dump
+
+    tasks = taskset.load(args.set)
+    task = tasks.task(args.id)
+    if args.json:
+        print(dump(task))
+        return 0
+    print(f"{task.id} ({task.split}, {task.mutation.kind})\n{task.instruction}\n")
+    for title, names in (("fails", task.fail_to_pass), ("passes", task.pass_to_pass)):
+        print("\n".join(f"{title:7} {name}" for name in names))
+    gold, base = tasks.gold(task)[task.path], tasks.base_files(task)[task.path]
+    pristine, bug = (text.split("\n") for text in (gold, base))
+    print()
+    print(
+        "\n".join(difflib.unified_diff(pristine, bug, task.path, "with the bug", n=2, lineterm=""))
+    )
+    return 0
+
+
+def _materialise(args: argparse.Namespace) -> int:
+    from frontrunner.envs import taskset
+
+    start = time.monotonic()
+    tasks = taskset.load(args.set)
+    trees = tasks.trees()
+    for task in tasks.tasks:
+        tasks.base_files(task)  # every digest is checked and every bug applied once
+    seconds = time.monotonic() - start
+    if args.json:
+        facts = {"tasks": len(tasks), "trees": [str(t) for t in trees], "seconds": seconds}
+        print(json.dumps(facts))
+    else:
+        print("\n".join(str(tree) for tree in trees))
+        print(f"{len(tasks)} tasks of {len(trees)} packages are ready ({seconds:.1f} s)")
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    from frontrunner.envs import taskset
+    from frontrunner.envs.check import check_tasks
+    from frontrunner.envs.sandbox import LocalSandbox
+
+    tasks = taskset.load(args.set)
+    chosen: tuple[Task, ...] = tasks.tasks
+    if args.sample is not None:
+        if args.sample < 1:
+            raise UserError("--sample must be at least 1")
+        chosen = chosen[:: max(1, len(chosen) // args.sample)][: args.sample]
+    start = time.monotonic()
+    with LocalSandbox(tasks.trees(), num_workers=args.jobs) as sandbox:
+        reasons = check_tasks(tasks, chosen, sandbox, args.jobs)
+    counts = Counter(reasons.values())
+    num_valid, seconds = counts.pop("valid", 0), time.monotonic() - start
+    invalid = {task: reason for task, reason in reasons.items() if reason != "valid"}
+    if args.json:
+        facts = {"checked": len(chosen), "valid": num_valid, "seconds": round(seconds, 1)}
+        print(json.dumps({**facts, "reasons": dict(counts), "invalid": invalid}))
+    else:
+        for task, reason in invalid.items():
+            print(f"{task}: {reason}")
+        print(f"{num_valid} of {len(chosen)} tasks are valid ({seconds:.0f} s)")
+    return int(bool(invalid))

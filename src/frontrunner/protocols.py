@@ -1,0 +1,111 @@
+"""The seams: six small interfaces. Each has one local implementation that works on a laptop CPU
+and room for others (servers, clusters, trackers)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from frontrunner.types import Sample, Task, TrainStep, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """Tokens in: the whole context of one turn."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    max_new_tokens: int
+    temperature: float
+    seed: int
+    """Sampling is a function of (seed, position), never of what else is in the batch."""
+    stop_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateResult:
+    """Tokens out, `[T]`, with the log-probabilities of the distribution they were drawn from."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    version: int
+    finish: str
+    """`stop` or `length`."""
+
+
+class Engine(Protocol):
+    """Generates. `submit` never blocks; `step` advances every running request and returns those
+    that finished; `load_weights` may be called only when nothing is in flight."""
+
+    def submit(self, request: GenerateRequest) -> None: ...
+    def step(self) -> list[GenerateResult]: ...
+    @property
+    def num_pending(self) -> int: ...
+    @property
+    def max_context(self) -> int: ...
+    def load_weights(self, state: dict[str, Any], version: int) -> None: ...
+
+
+class Trainer(Protocol):
+    """Owns the weights and the optimizer."""
+
+    def train_step(self, samples: Sequence[Sample]) -> TrainStep: ...
+    def weights(self) -> dict[str, Any]: ...
+    def save(self, directory: Path) -> None: ...
+    def restore(self, directory: Path) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TestReport:
+    """What came back from one test run in a box."""
+
+    outcomes: dict[str, str]
+    """Per requested node id: passed, failed, error, skipped; an id that did not run is absent."""
+    message: str
+    """First failure in short: `test_x: AssertionError: assert f(2) == 4`."""
+    timed_out: bool
+    exited_early: bool
+    """The process ended without a complete report."""
+    wall_seconds: float
+
+
+class Sandbox(Protocol):
+    """Runs a project's tests on untrusted code. Every call is a fresh box: nothing that one call
+    writes is seen by another. Raises `SandboxError` when the box itself fails."""
+
+    def run_tests(
+        self,
+        tree: Path,
+        files: dict[str, str | None],
+        tests: Sequence[str],
+        *,
+        timeout: float,
+        max_failures: int = 0,
+    ) -> TestReport: ...
+    def close(self) -> None: ...
+
+
+class Environment(Protocol):
+    """One task being worked on: tools in text, observation out."""
+
+    def act(self, text: str) -> tuple[str, str, float]: ...
+    @property
+    def submission(self) -> dict[str, str | None]: ...
+
+
+class Verifier(Protocol):
+    """Judges a submission in a box that the agent never touched."""
+
+    version: str
+
+    def grade(self, task: Task, submission: dict[str, str | None]) -> Verdict: ...
+
+
+class Tracker(Protocol):
+    """Receives metrics; `metrics.jsonl` is always written, trackers are copies."""
+
+    def log(self, step: int, metrics: dict[str, float]) -> None: ...
+    def close(self) -> None: ...

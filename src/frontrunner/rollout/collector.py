@@ -1,0 +1,166 @@
+"""Collects rollouts: many conversations at once between the engine and the tools.
+
+In lockstep (the default) every conversation answers, then all tool calls run, then the next round
+starts: what the engine computes together is then a function of the seed alone, and a run can be
+repeated and resumed to the bit. Without lockstep a conversation goes on as soon as its own tool
+call is done, which is faster where engine and sandbox do not share the same cores.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from typing import Any
+
+from frontrunner.config import Config
+from frontrunner.envs.chat import ChatFormat
+from frontrunner.envs.taskset import TaskSet
+from frontrunner.envs.tools import BugFixEnvironment
+from frontrunner.envs.workspace import Workspace
+from frontrunner.errors import SandboxError
+from frontrunner.protocols import Engine, Sandbox, TestReport, Verifier
+from frontrunner.rollout.agent import Act, Conversation, Job
+from frontrunner.types import Rollout, Task, Verdict
+
+OnRollout = Callable[[Rollout], None]
+
+
+def seed_of(*parts: object) -> int:
+    """A 62-bit seed that depends on every part; parts are told apart."""
+    digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 2
+
+
+class Collector:
+    """Turns jobs into graded rollouts, in the order of the jobs."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        chat: ChatFormat,
+        tasks: TaskSet,
+        sandbox: Sandbox,
+        verifier: Verifier,
+        config: Config,
+        num_threads: int,
+    ) -> None:
+        self.engine, self.chat, self.tasks = engine, chat, tasks
+        self.sandbox, self.verifier, self.config = sandbox, verifier, config
+        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="tools")
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def collect(self, jobs: Sequence[Job], on_rollout: OnRollout | None = None) -> list[Rollout]:
+        """One rollout per job. A job whose box failed is sampled again with another seed, up to
+        `rollout.retries` times; after that its last, invalid rollout is returned."""
+        done: dict[str, Rollout] = {}
+        attempts = dict.fromkeys((job.key for job in jobs), 0)
+        order = {job.key: n for n, job in enumerate(jobs)}
+        queue = deque(jobs)
+        active: dict[str, Conversation] = {}
+        ready: list[Conversation] = []
+        futures: dict[Future[Rollout | None], Conversation] = {}
+        while queue or active:
+            while queue and len(active) < self.config.rollout.concurrency:
+                conversation = self._start(queue.popleft())
+                active[conversation.job.key] = conversation
+                ready.append(conversation)
+            for conversation in ready:
+                request = conversation.request()
+                if request is not None:
+                    self.engine.submit(request)
+                else:
+                    futures[self._pool.submit(self._end, conversation)] = conversation
+            for result in self.engine.step() if self.engine.num_pending else []:
+                conversation = active[result.request_id]
+                text = conversation.absorb(result)
+                futures[self._pool.submit(self._turn, conversation, text)] = conversation
+            ready = []
+            for future in self._harvest(futures):
+                conversation = futures.pop(future)
+                rollout = future.result()
+                if rollout is None:
+                    ready.append(conversation)
+                    continue
+                job = conversation.job
+                del active[job.key]
+                attempts[job.key] += 1
+                if rollout.verdict.kind == "invalid" and (
+                    attempts[job.key] <= self.config.rollout.retries
+                ):
+                    seed = seed_of(job.seed, "retry", attempts[job.key])
+                    queue.appendleft(replace(job, seed=seed))
+                    continue
+                done[job.key] = rollout
+                if on_rollout:
+                    on_rollout(rollout)
+            ready.sort(key=lambda c: order[c.job.key])
+        return [done[job.key] for job in jobs]
+
+    def _harvest(self, futures: dict[Future[Any], Conversation]) -> list[Future[Any]]:
+        """Tool calls to go on with: all of them together in lockstep, else whichever is done."""
+        if not futures:
+            return []
+        idle = self.engine.num_pending == 0
+        if self.config.rollout.lockstep:
+            if not idle:
+                return []
+            wait(futures)
+            return list(futures)
+        done, _ = wait(futures, timeout=None if idle else 0, return_when=FIRST_COMPLETED)
+        return list(done)
+
+    def _start(self, job: Job) -> Conversation:
+        task = job.task
+        base = self.tasks.base_files(task)
+        tree = self.tasks.tree(task)
+        tests = task.fail_to_pass + task.pass_to_pass
+
+        def run_tests(edits: dict[str, str | None]) -> TestReport:
+            return self.sandbox.run_tests(
+                tree, {**base, **edits}, tests, timeout=self.config.env.test_timeout
+            )
+
+        environment = BugFixEnvironment(
+            Workspace(tree, base), run_tests, len(tests), task.test_seconds
+        )
+        return Conversation(
+            job,
+            self.chat,
+            environment,
+            self.config.rollout,
+            self.engine.max_context,
+            self.config.env.help,
+        )
+
+    def _turn(self, conversation: Conversation, text: str) -> Rollout | None:
+        """Run one tool call (in a thread); the finished rollout, or None to go on."""
+        start = time.perf_counter()
+        try:
+            tool, observation, seconds = conversation.environment.act(text)
+        except SandboxError as error:
+            return conversation.finish(Verdict("invalid", 0.0, f"sandbox: {error}"))
+        conversation.observe(
+            text, Act(tool, observation, seconds, time.perf_counter() - start)
+        )
+        return self._end(conversation) if conversation.status else None
+
+    def _end(self, conversation: Conversation) -> Rollout:
+        """Grade what was handed in; work that was never handed in scores 0."""
+        return conversation.finish(self._verdict(conversation))
+
+    def _verdict(self, conversation: Conversation) -> Verdict:
+        task: Task = conversation.job.task
+        if conversation.status != "submitted":
+            return Verdict(
+                "graded", 0.0, str(conversation.status), verifier=self.verifier.version
+            )
+        submission = conversation.environment.submission
+        if not submission:
+            return Verdict("graded", 0.0, "no change", verifier=self.verifier.version)
+        return self.verifier.grade(task, submission)

@@ -1,0 +1,52 @@
+"""Which rollouts a step makes: pure functions of the config and the step number."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from frontrunner.effort.ladder import Ladder
+from frontrunner.rollout.agent import Job
+from frontrunner.rollout.collector import seed_of
+from frontrunner.types import Task
+
+
+def training_jobs(
+    tasks: Sequence[Task], ladder: Ladder, groups: int, group_size: int, seed: int, step: int
+) -> list[Job]:
+    """Jobs of one step, group by group: tasks in a shuffled epoch, effort levels in turn.
+
+    The level rotates against the task order, so over epochs every task is met at every level.
+    """
+    jobs: list[Job] = []
+    for number in range(step * groups, (step + 1) * groups):
+        epoch, place = divmod(number, len(tasks))
+        order = list(range(len(tasks)))
+        random.Random(seed_of(seed, "epoch", epoch)).shuffle(order)
+        task = tasks[order[place]]
+        level = ladder.levels[(number + epoch) % len(ladder)]
+        for member in range(group_size):
+            jobs.append(
+                Job(
+                    key=f"{step}/{number}/{member}",
+                    task=task,
+                    level=level,
+                    seed=seed_of(seed, "train", number, member),
+                )
+            )
+    return jobs
+
+
+def eval_jobs(tasks: Sequence[Task], ladder: Ladder, samples: int, seed: int) -> list[Job]:
+    """Every task at every level, `samples` times; the same seeds before and after training."""
+    return [
+        Job(
+            key=f"{task.id}/{level.name}/{sample}",
+            task=task,
+            level=level,
+            seed=seed_of(seed, "eval", task.id, level.name, sample),
+        )
+        for task in tasks
+        for level in ladder
+        for sample in range(samples)
+    ]

@@ -1,0 +1,148 @@
+"""The run directory: what is written, when it counts, and how a killed run continues."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from frontrunner.config import Config, build, config_hash, read_tree
+from frontrunner.errors import UserError
+from frontrunner.types import Rollout, dump, load
+
+PACKAGES = ("frontrunner", "torch", "transformers", "tokenizers", "numpy")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """The file is either the old one or the new one, whatever happens in between."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise UserError(f"{path}: cannot be written ({error.strerror}); free some space") from error
+
+
+class RolloutFile:
+    """Rollouts as JSON lines. Appends are flushed to disk; a torn last line is cut off."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def read(self) -> list[Rollout]:
+        rollouts: list[Rollout] = []
+        if not self.path.exists():
+            return rollouts
+        for number, line in enumerate(self.path.read_bytes().splitlines(), 1):
+            try:
+                rollouts.append(load(Rollout, line))
+            except ValueError:
+                raise UserError(
+                    f"{self.path}, line {number}: not a rollout; the file was changed by hand, "
+                    "delete it to have it made again"
+                ) from None
+        return rollouts
+
+    def keep(self, how_many: Callable[[int], int]) -> int:
+        """Cut the file to its first `how_many(number of complete lines)` lines; returns that."""
+        lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
+        whole = [line for line in lines if line.endswith(b"\n")]
+        number = min(how_many(len(whole)), len(whole))
+        if number < len(lines):
+            write_atomically(self.path, b"".join(whole[:number]).decode())
+        return number
+
+    def append(self, rollouts: Sequence[Rollout]) -> None:
+        text = "".join(dump(r) + "\n" for r in rollouts)
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise UserError(
+                f"{self.path}: cannot be written ({error.strerror}); free some space and continue "
+                "with --resume"
+            ) from error
+
+
+@dataclass
+class RunDirectory:
+    """A run on disk. `config.json` marks it; nothing is written into a folder that holds
+    anything else."""
+
+    path: Path
+    _earlier_seconds: float
+    _start: float
+
+    @classmethod
+    def open(cls, path: Path, config: Config, *, resume: bool) -> RunDirectory:
+        """Start a run in an empty folder, or continue one with the same settings."""
+        marker = path / "config.json"
+        if resume:
+            if not marker.is_file():
+                raise UserError(f"{path}: no run to resume there (config.json is missing)")
+            check_same(build(read_tree(marker), str(marker)), config, path)
+            seconds = json.loads((path / "run.json").read_text())["wall_seconds"]
+            return cls(path, float(seconds), time.monotonic())
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(
+                f"{path}: already there; continue it with --resume {path}, or choose another "
+                "folder with run.directory=PATH"
+            )
+        run = cls(path, 0.0, time.monotonic())
+        run.touch(config_hash=config_hash(config))
+        # last: a folder counts as a run once it has its config
+        run.write_json("config.json", config.model_dump(mode="json"))
+        return run
+
+    @property
+    def wall_seconds(self) -> float:
+        """Seconds spent on this run, over all its attempts."""
+        return self._earlier_seconds + time.monotonic() - self._start
+
+    def write_json(self, name: str, tree: Any) -> None:
+        write_atomically(self.path / name, json.dumps(tree, indent=1) + "\n")
+
+    def touch(self, **facts: str) -> None:
+        """Note the time spent so far, and what the run was made with."""
+        path = self.path / "run.json"
+        known = json.loads(path.read_text()) if path.is_file() else machine()
+        self.write_json("run.json", {**known, **facts, "wall_seconds": self.wall_seconds})
+
+
+def machine() -> dict[str, Any]:
+    """What results depend on besides the config."""
+    return {
+        "versions": {name: version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+    }
+
+
+def check_same(old: Config, new: Config, path: Path) -> None:
+    """Raises `UserError` naming the settings that differ between a run and its resumption."""
+    a, b = old.model_dump(mode="json"), new.model_dump(mode="json")
+    differing = [
+        f"{section}.{key} ({a[section][key]!r} -> {b[section][key]!r})"
+        for section in a
+        for key in a[section]
+        if a[section][key] != b[section][key] and (section, key) != ("run", "directory")
+    ]
+    if differing:
+        raise UserError(
+            f"{path}: the run was started with other settings: {', '.join(differing)}; "
+            "resume it as it was, or start a new run"
+        )

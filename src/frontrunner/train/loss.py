@@ -1,0 +1,37 @@
+"""The policy-gradient loss: REINFORCE with truncated importance weights, summed over tokens.
+
+    loss = - sum_t  min(pi/mu, cap) * A * log pi(t)  +  kl_coef * sum_t k3(pi || ref)
+
+divided by one constant for the whole step. pi is the trainer's policy, mu the sampler's; the
+weight carries no gradient. With mu = pi it is 1 and the gradient is the plain policy gradient.
+There is no clipping of the ratio and no division by a standard deviation.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def token_logprobs(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """log pi of the targets `[N]` and the entropy of each distribution `[N]`, from `[N, V]`.
+
+    `temperature` is the sampler's: both sides speak of the same distribution.
+    """
+    logprobs = torch.log_softmax(logits / temperature, dim=-1)
+    entropy = -(logprobs.detach().exp() * logprobs.detach()).sum(-1)
+    return logprobs.gather(-1, targets[:, None])[:, 0], entropy
+
+
+def policy_loss(
+    logprobs: Tensor, sampler: Tensor, advantages: Tensor, weights: Tensor, cap: float
+) -> Tensor:
+    """Summed loss (scalar) over tokens; all inputs `[N]`. Divide by the step's constant."""
+    ratio = (logprobs.detach() - sampler).exp().clamp(max=cap)
+    return -(weights * ratio * advantages * logprobs).sum()
+
+
+def kl_loss(logprobs: Tensor, reference: Tensor, weights: Tensor) -> Tensor:
+    """Summed k3 estimate of KL(pi || reference) on the sampled tokens (Schulman 2020)."""
+    log_ratio = reference - logprobs
+    return (weights * (log_ratio.exp() - log_ratio - 1.0)).sum()

@@ -1,0 +1,278 @@
+"""Supervised fine-tuning from scratch: the small base policy and its tokenizer.
+
+Expert trajectories (`envs.expert`) over mutated corpus functions are rendered in the chat format
+and trained with next-token cross-entropy. Answers count fully; everything else the model reads
+(code, observations) counts `context_weight`, which teaches it what ordinary code looks like: a
+bug is what does not look like it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from frontrunner.envs import expert
+from frontrunner.envs.chat import ChatFormat
+from frontrunner.envs.corpus import CorpusFunction, collect
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SftConfig:
+    """The recipe of the base policy; the shipped weights were made with these defaults."""
+
+    seed: int = 0
+    vocab_size: int = 2048
+    hidden_size: int = 192
+    intermediate_size: int = 512
+    num_layers: int = 6
+    num_heads: int = 6
+    num_kv_heads: int = 2
+    max_context: int = 1024
+    trajectories: int = 30_000
+    max_tokens: int = 512
+    """Longer trajectories are left out."""
+    batch_tokens: int = 4096
+    learning_rate: float = 2e-3
+    warmup_steps: int = 100
+    weight_decay: float = 0.1
+    context_weight: float = 0.6
+    context_share: float = 0.25
+    """Share of the context tokens that are predicted, drawn anew for every batch."""
+    effort_mix: tuple[float, ...] = (0.6, 0.2, 0.2)
+    prompts: tuple[str, ...] = ("Effort: low", "Effort: medium", "Effort: high")
+    packages: tuple[str, ...] = (
+        "stdlib", "sympy", "numpy", "scipy", "transformers", "torch", "matplotlib", "pip",
+        "setuptools", "rich", "pydantic", "huggingface_hub", "libcst", "jinja2", "pygments",
+        "pillow", "fonttools", "hypothesis", "mypy", "tokenizers", "safetensors", "regex",
+        "fsspec", "filelock", "pyparsing", "python-dateutil", "typing_extensions", "markdown-it-py",
+    )  # fmt: skip
+    held_out: tuple[str, ...] = (
+        "toolz", "more-itertools", "mpmath", "ecdsa", "hyperlink", "glom", "face", "pyflakes",
+        "isodate", "aniso8601",
+    )  # fmt: skip
+    """Packages of the task set: never in the corpus, and neither are copies of their functions."""
+
+
+def train_tokenizer(texts: Iterator[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer with single digits and the ChatML markers."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=["<|im_start|>"],
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def encode(
+    chat: ChatFormat, prompts: dict[str, str], example: expert.Trajectory
+) -> tuple[list[int], list[bool]]:
+    """Token ids and answer mask of one trajectory, exactly as a rollout would build them."""
+    ids = chat.opening(prompts[example.effort], example.user)
+    mask = [False] * len(ids)
+    for number, (text, observation) in enumerate(example.turns):
+        answer = chat.answer(text)
+        ids += answer
+        mask += [True] * len(answer)
+        if number < len(example.turns) - 1:
+            more = chat.continuation(observation, closed=True)
+            ids += more
+            mask += [False] * len(more)
+    return ids, mask
+
+
+_STATE: dict[str, Any] = {}
+
+
+def _make(seed: int) -> tuple[list[int], list[bool]] | None:
+    """One encoded trajectory; a pure function of its seed and the corpus."""
+    config, corpus, chat = _STATE["config"], _STATE["corpus"], _STATE["chat"]
+    rng = random.Random(seed)
+    effort = rng.choices(list(expert.STYLES), config.effort_mix)[0]
+    function: CorpusFunction = rng.choice(corpus)
+    example = expert.trajectory(rng, function, effort, expert.STYLES[effort])
+    if example is None:
+        return None
+    ids, mask = encode(chat, _STATE["prompts"], example)
+    return (ids, mask) if len(ids) <= config.max_tokens else None
+
+
+def build_dataset(
+    config: SftConfig, corpus: Sequence[CorpusFunction], chat: ChatFormat, say: Callable[[str], None]
+) -> list[tuple[list[int], list[bool]]]:
+    """`config.trajectories` encoded examples, made in parallel."""
+    prompts = dict(zip(expert.STYLES, config.prompts, strict=True))
+    _STATE.update(config=config, corpus=corpus, chat=chat, prompts=prompts)
+    examples: list[tuple[list[int], list[bool]]] = []
+    with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
+        seeds = range(config.seed * 10**9, config.seed * 10**9 + 2 * config.trajectories)
+        for made in pool.imap(_make, seeds, chunksize=64):
+            if made is not None:
+                examples.append(made)
+                if len(examples) % 10_000 == 0:
+                    say(f"{len(examples)} of {config.trajectories} trajectories")
+            if len(examples) == config.trajectories:
+                break
+        pool.terminate()
+    return examples
+
+
+def batches(
+    examples: Sequence[tuple[list[int], list[bool]]], batch_tokens: int, seed: int
+) -> list[list[int]]:
+    """Indices grouped by similar length, so that padding is small; batch order is shuffled."""
+    rng = random.Random(seed)
+    order = sorted(range(len(examples)), key=lambda i: (len(examples[i][0]), rng.random()))
+    groups: list[list[int]] = []
+    current: list[int] = []
+    for index in order:
+        if current and len(examples[index][0]) * (len(current) + 1) > batch_tokens:
+            groups.append(current)
+            current = []
+        current.append(index)
+    groups.append(current)
+    rng.shuffle(groups)
+    return groups
+
+
+def _pad(
+    examples: Sequence[tuple[list[int], list[bool]]], indices: Sequence[int], context: float, share: float
+) -> tuple[Tensor, Tensor]:
+    """Right-padded ids `[B, T]` and the loss weight of predicting each next token `[B, T-1]`."""
+    width = max(len(examples[i][0]) for i in indices)
+    ids = torch.zeros(len(indices), width, dtype=torch.long)
+    weight = torch.zeros(len(indices), width)
+    chosen = torch.rand(len(indices), width) < share
+    for row, index in enumerate(indices):
+        tokens, mask = examples[index]
+        ids[row, : len(tokens)] = torch.tensor(tokens)
+        weight[row, : len(tokens)] = torch.where(
+            torch.tensor(mask), 1.0, context * chosen[row, : len(tokens)]
+        )
+    return ids, weight[:, 1:]
+
+
+def fit(
+    model: LlamaForCausalLM,
+    examples: Sequence[tuple[list[int], list[bool]]],
+    config: SftConfig,
+    say: Callable[[str], None],
+) -> list[float]:
+    """One pass over the examples; returns the answer-token loss per batch."""
+    groups = batches(examples, config.batch_tokens, config.seed)
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=config.learning_rate,
+        betas=(0.9, 0.95),
+        weight_decay=config.weight_decay,
+    )
+    losses: list[float] = []
+    start, tokens = time.perf_counter(), 0
+    for step, indices in enumerate(groups):
+        warm = min(1.0, (step + 1) / config.warmup_steps)
+        cosine = 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / len(groups)))
+        for group in optimizer.param_groups:
+            group["lr"] = config.learning_rate * warm * cosine
+        ids, weight = _pad(examples, indices, config.context_weight, config.context_share)
+        hidden = model.model(input_ids=ids[:, :-1]).last_hidden_state
+        keep = weight > 0
+        logits = model.lm_head(hidden[keep])
+        loss = torch.nn.functional.cross_entropy(logits, ids[:, 1:][keep], reduction="none")
+        flat = weight[keep]
+        (loss @ flat / flat.sum()).backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(float(loss.detach()[flat == 1.0].mean()))
+        tokens += ids.numel()
+        if (step + 1) % 50 == 0:
+            rate = tokens / (time.perf_counter() - start)
+            left = (len(groups) - step - 1) * (time.perf_counter() - start) / (step + 1) / 60
+            recent = sum(losses[-50:]) / 50
+            say(
+                f"step {step + 1} of {len(groups)}: answer loss {recent:.3f}, "
+                f"{rate:,.0f} tokens/s, {left:.0f} min left"
+            )
+    return losses
+
+
+def train_base(config: SftConfig, out: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """Corpus, tokenizer, data and training; writes a Hugging Face model folder to `out`."""
+    torch.manual_seed(config.seed)
+    say("collecting functions")
+    corpus = collect(config.packages, config.held_out)
+    say(f"{len(corpus)} distinct functions")
+    rng = random.Random(config.seed)
+    texts = [f.source for f in rng.sample(corpus, min(20_000, len(corpus)))]
+    probe = [expert.trajectory(rng, f, "high", expert.STYLES["high"]) for f in corpus[::20]]
+    texts += [p.user + "\n" + "\n".join(a + "\n" + o for a, o in p.turns) for p in probe if p]
+    tokenizer = train_tokenizer(iter(texts), config.vocab_size)
+    chat = ChatFormat(tokenizer)
+    examples = build_dataset(config, corpus, chat, say)
+    say(f"{sum(len(i) for i, _ in examples):,} tokens in {len(examples)} trajectories")
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_hidden_layers=config.num_layers,
+            num_attention_heads=config.num_heads,
+            num_key_value_heads=config.num_kv_heads,
+            head_dim=config.hidden_size // config.num_heads,
+            max_position_embeddings=config.max_context,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=chat.stop_token_ids[0],
+            pad_token_id=0,
+        )
+    )
+    start = time.perf_counter()
+    losses = fit(model, examples, config, say)
+    out.mkdir(parents=True, exist_ok=True)
+    model.to(torch.bfloat16).save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    summary = {
+        "config": asdict(config),
+        "num_functions": len(corpus),
+        "num_tokens": sum(len(i) for i, _ in examples),
+        "num_parameters": sum(p.numel() for p in model.parameters()),
+        "final_answer_loss": sum(losses[-50:]) / len(losses[-50:]),
+        "train_seconds": round(time.perf_counter() - start),
+        "torch": torch.__version__,
+        "sha256": hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest(),
+    }
+    (out / "recipe.json").write_text(json.dumps(summary, indent=1) + "\n")
+    return summary

@@ -1,0 +1,353 @@
+"""Grading rules, with a scripted sandbox: what is applied, what counts as solved, what is kept."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from frontrunner.errors import SandboxError
+from frontrunner.protocols import TestReport
+from frontrunner.types import Mutation, Task
+from frontrunner.verify import tamper
+from frontrunner.verify.canaries import make_canaries
+from frontrunner.verify.grader import TestGrader
+from frontrunner.verify.submission import MAX_FILE_BYTES, effective
+
+BASE = {"pkg/core.py": "x = 1\n"}
+FAIL, PASS = "pkg/tests/test_a.py::test_f", "pkg/tests/test_a.py::test_p"
+
+
+def make_task(test_seconds: float = 0.1) -> Task:
+    return Task(
+        id="pkg-1",
+        package="pkg",
+        version="1",
+        path="pkg/core.py",
+        file_sha256="",
+        function="f",
+        mutation=Mutation("number", 1, 4, 1, 5, "1"),
+        fail_to_pass=(FAIL,),
+        pass_to_pass=(PASS,),
+        split="train",
+        symptom="",
+        instruction="",
+        test_seconds=test_seconds,
+    )
+
+
+class ScriptedSandbox:
+    """Tells the truth about canaries (it reads them), and what it was told about the rest."""
+
+    def __init__(self, outcomes: dict[str, str], **report: bool | str) -> None:
+        self.outcomes = outcomes
+        self.report = {"message": "", "timed_out": False, "exited_early": False, **report}
+        self.calls: list[tuple[dict[str, str | None], tuple[str, ...], float]] = []
+        self.lie: Callable[[dict[str, str]], dict[str, str]] = lambda outcomes: outcomes
+
+    def run_tests(
+        self,
+        tree: Path,
+        files: dict[str, str | None],
+        tests: Sequence[str],
+        *,
+        timeout: float,
+        max_failures: int = 0,
+    ) -> TestReport:
+        self.calls.append((dict(files), tuple(tests), timeout))
+        found = {test: "failed" for test in tests if test not in (FAIL, PASS)}
+        found |= dict.fromkeys(self.holding(files, tests), "passed")
+        return TestReport(
+            outcomes=self.lie({**found, **self.outcomes}),
+            message=str(self.report["message"]),
+            timed_out=bool(self.report["timed_out"]),
+            exited_early=bool(self.report["exited_early"]),
+            wall_seconds=0.1,
+        )
+
+    @staticmethod
+    def holding(files: dict[str, str | None], tests: Sequence[str]) -> list[str]:
+        """Canaries that hold, found by running them in a scratch process-free namespace."""
+        found = []
+        for test in tests:
+            path, _, name = test.partition("::")
+            text = files.get(path)
+            if not text or path in BASE:
+                continue
+            space: dict[str, object] = {}
+            exec(text.replace("import pkg  # noqa: F401", ""), space)
+            try:
+                case = name.partition("::")
+                owner = space[case[0]]
+                getattr(owner(case[2]), case[2])() if case[2] else owner()  # type: ignore[operator]
+                found.append(test)
+            except (AssertionError, pytest.fail.Exception):
+                continue
+        return found
+
+    def close(self) -> None:
+        return
+
+
+def make_grader(box: ScriptedSandbox, tmp_path: Path) -> TestGrader:
+    return TestGrader(box, lambda _: tmp_path, lambda _: dict(BASE))
+
+
+FIX: dict[str, str | None] = {"pkg/core.py": "x = 2\n"}
+
+
+@pytest.mark.parametrize(
+    ("fail", "keep", "value"),
+    [
+        ("passed", "passed", 1.0),
+        ("passed", "skipped", 1.0),
+        ("skipped", "passed", 0.0),
+        ("passed", "failed", 0.0),
+        ("failed", "passed", 0.0),
+        ("error", "passed", 0.0),
+        ("passed", "error", 0.0),
+    ],
+)
+def test_success_needs_every_outcome(tmp_path: Path, fail: str, keep: str, value: float) -> None:
+    verdict = make_grader(ScriptedSandbox({FAIL: fail, PASS: keep}), tmp_path).grade(
+        make_task(), FIX
+    )
+    assert (verdict.kind, verdict.value) == ("graded", value)
+    assert verdict.reason == ("solved" if value else "tests failed")
+    assert verdict.tests == {FAIL: fail, PASS: keep}
+
+
+def test_an_absent_outcome_is_not_a_pass(tmp_path: Path) -> None:
+    verdict = make_grader(ScriptedSandbox({FAIL: "passed"}), tmp_path).grade(make_task(), FIX)
+    assert verdict.value == 0.0
+    assert verdict.tests[PASS] == "missing"
+
+
+@pytest.mark.parametrize(
+    ("report", "reason"),
+    [
+        ({"timed_out": True}, "timeout"),
+        ({"exited_early": True}, "exited early"),
+        ({"message": "tampering: x was replaced"}, "tampering: x was replaced"),
+    ],
+)
+def test_a_report_that_is_not_trusted_scores_zero(
+    tmp_path: Path, report: dict[str, bool | str], reason: str
+) -> None:
+    box = ScriptedSandbox({FAIL: "passed", PASS: "passed"}, **report)
+    verdict = make_grader(box, tmp_path).grade(make_task(), FIX)
+    assert (verdict.kind, verdict.value, verdict.reason) == ("graded", 0.0, reason)
+
+
+def all_pass(outcomes: dict[str, str]) -> dict[str, str]:
+    return dict.fromkeys(outcomes, "passed")
+
+
+def only_real(outcomes: dict[str, str]) -> dict[str, str]:
+    return {test: outcome for test, outcome in outcomes.items() if test in (FAIL, PASS)}
+
+
+def canaries_skipped(outcomes: dict[str, str]) -> dict[str, str]:
+    return {test: o if test in (FAIL, PASS) else "skipped" for test, o in outcomes.items()}
+
+
+def all_others_fail(outcomes: dict[str, str]) -> dict[str, str]:
+    return {test: o if test in (FAIL, PASS) else "failed" for test, o in outcomes.items()}
+
+
+@pytest.mark.parametrize("lie", [all_pass, only_real, canaries_skipped, all_others_fail])
+def test_canaries_expose_a_lying_runner(
+    tmp_path: Path, lie: Callable[[dict[str, str]], dict[str, str]]
+) -> None:
+    box = ScriptedSandbox({FAIL: "passed", PASS: "passed"})
+    box.lie = lie
+    verdict = make_grader(box, tmp_path).grade(make_task(), FIX)
+    assert verdict.value == 0.0
+    assert verdict.reason.startswith("tampering: ")
+
+
+def test_canaries_run_first_and_last_and_differ(tmp_path: Path) -> None:
+    box = ScriptedSandbox({FAIL: "passed", PASS: "passed"})
+    grader = make_grader(box, tmp_path)
+    grader.grade(make_task(), FIX)
+    grader.grade(make_task(), {"pkg/core.py": "x = 3\n"})
+    (_, first, _), (_, second, _) = box.calls
+    assert first[2:4] == second[2:4] == (FAIL, PASS)
+    assert len(first) == 6
+    assert not set(first[:2] + first[4:]) & set(second[:2] + second[4:])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_canaries_are_what_they_claim(seed: int) -> None:
+    canaries = make_canaries("", "json", random.Random(seed))
+    files: dict[str, str | None] = {**canaries.files}
+    tests = (*canaries.first, *canaries.last)
+    assert set(ScriptedSandbox.holding(files, tests)) == canaries.must_pass
+    assert canaries.must_pass | canaries.must_fail == set(tests)
+
+
+def test_a_failing_box_is_invalid_and_not_remembered(tmp_path: Path) -> None:
+    class Broken(ScriptedSandbox):
+        def run_tests(self, *args: object, **kwargs: object) -> TestReport:
+            self.calls.append(({}, (), 0.0))
+            raise SandboxError("no space")
+
+    box = Broken({})
+    grader = make_grader(box, tmp_path)
+    for _ in range(2):
+        verdict = grader.grade(make_task(), FIX)
+        assert (verdict.kind, verdict.value, verdict.reason) == (
+            "invalid",
+            0.0,
+            "sandbox: no space",
+        )
+    assert len(box.calls) == 2
+
+
+def test_the_same_effective_submission_runs_once(tmp_path: Path) -> None:
+    box = ScriptedSandbox({FAIL: "failed", PASS: "passed"})
+    grader = make_grader(box, tmp_path)
+    plain = grader.grade(make_task(), FIX)
+    dressed = grader.grade(make_task(), {**FIX, "conftest.py": "x"})
+    assert len(box.calls) == 1
+    assert plain.reason == "tests failed"
+    assert dressed.reason == "tests failed; ignored edits to conftest.py"
+    assert plain.tests == dressed.tests
+
+
+def test_the_timeout_follows_the_reference_duration(tmp_path: Path) -> None:
+    box = ScriptedSandbox({FAIL: "passed", PASS: "passed"})
+    grader = make_grader(box, tmp_path)
+    grader.grade(make_task(0.01), FIX)
+    grader.grade(make_task(2.0), {"pkg/core.py": "x = 3\n"})
+    assert [timeout for _, _, timeout in box.calls] == [5.0, 20.0]
+
+
+def test_the_bug_stays_where_the_submission_does_not_touch_it(tmp_path: Path) -> None:
+    box = ScriptedSandbox({FAIL: "failed", PASS: "passed"})
+    make_grader(box, tmp_path).grade(make_task(), {"pkg/other.py": "y = 1\n"})
+    files = box.calls[0][0]
+    assert files["pkg/core.py"] == BASE["pkg/core.py"]
+    assert files["pkg/other.py"] == "y = 1\n"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "pkg/tests/test_a.py",
+        "pkg/tests/helpers.py",
+        "pkg/test/a.py",
+        "pkg/test_a.py",
+        "pkg/a_test.py",
+        "pkg/conftest.py",
+        "conftest.py",
+        "os.py",
+        "pkg.py",
+        "pkg/data.json",
+        "pkg/core.pyc",
+        "pkg/../pkg/core.py",
+        "pkg//core.py",
+        "./pkg/core.py",
+        "/pkg/core.py",
+        "pkg/core.py/x.py",
+        "",
+        "pkg/a\0.py",
+    ],
+)
+def test_only_source_of_the_package_is_applied(path: str) -> None:
+    judged = effective({path: "x"}, BASE, "pkg/core.py")
+    assert (judged.files, judged.dropped) == ({}, (path,))
+
+
+def test_size_and_encoding_are_limited() -> None:
+    for text in ("x" * (MAX_FILE_BYTES + 1), "\ud800"):
+        assert effective({"pkg/core.py": text}, BASE, "pkg/core.py").files == {}
+    many: dict[str, str | None] = {f"pkg/m{index}.py": "" for index in range(100)}
+    assert len(effective(many, BASE, "pkg/core.py").files) == 64
+
+
+def test_a_single_module_package_is_that_file_alone() -> None:
+    judged = effective({"six.py": "x", "seven.py": "x"}, {"six.py": "y"}, "six.py")
+    assert list(judged.files) == ["six.py"]
+
+
+def test_unchanged_files_are_no_change() -> None:
+    assert effective(dict(BASE), BASE, "pkg/core.py").files == {}
+
+
+@pytest.mark.parametrize(
+    ("base", "new"),
+    [
+        ("", "import gc"),
+        ("", "from _pytest import runner"),
+        ("", "import os.path as p"),
+        ("", "import sys\nsys._getframe()"),
+        ("", "from sys import settrace"),
+        ("", "eval('1')"),
+        ("", "getattr(x, '_getframe')"),
+        ("", "class A:\n    def __eq__(self, other): return True"),
+        ("", "class A:\n    __eq__ = f"),
+        ("import sys", "import sys\nsys.modules"),
+        ("import sys", "import sys as s\ns.modules"),
+        ("import sys\nsys.maxsize", "import sys\nt = sys\nt.modules"),
+        ("import sys\nsys.maxsize", "import sys\ngetattr(sys, 'modules')"),
+        ("import os\nos.path", "import os\nos.fork()"),
+        ("", "from io import FileIO"),
+        (
+            "class A:\n    def __eq__(self, o): return self is o",
+            "class A:\n def __eq__(s, o): return 1",
+        ),
+        ("", "type('A', (int,), d)"),
+        ("import math", "import math\nmath.pi = 3"),
+    ],
+)
+def test_static_findings(base: str, new: str) -> None:
+    assert tamper.findings(base, new)
+
+
+@pytest.mark.parametrize(
+    ("base", "new"),
+    [
+        ("import os", "import os\nos.getcwd()"),
+        ("import inspect\nimport sys\nsys._getframe()", "import sys, inspect\nsys._getframe(2)"),
+        ("", "import math, itertools, functools, re, collections, typing, warnings"),
+        ("", "class A:\n    def __lt__(self, other): return self.x < other.x"),
+        ("", "import sys\nfrom io import StringIO\nx = sys.maxsize"),
+        ("", "def f(self):\n    self.stack.pop()\n    self.modules = self.path"),
+        ("", "from . import helpers\nfrom .io import load"),
+        (
+            "",
+            '"""Opens with open; __globals__."""\ndef f(self):\n    self.x = getattr(f, "y")',
+        ),
+        (
+            "class A:\n    def __eq__(self, o): return True",
+            "class A:\n    def __eq__(self, o): return 1",
+        ),
+    ],
+)
+def test_ordinary_code_has_no_static_finding(base: str, new: str) -> None:
+    assert tamper.findings(base, new) == []
+
+
+@pytest.mark.parametrize("source", ["def f(:", "x = '\0'", "(" * 5000])
+def test_source_that_does_not_parse_is_left_to_its_tests(source: str) -> None:
+    with pytest.raises(tamper.Unparsable):
+        tamper.findings("", source)
+
+
+def test_the_version_names_the_settings(tmp_path: Path) -> None:
+    box = ScriptedSandbox({})
+    plain = TestGrader(box, lambda _: tmp_path, lambda _: {})
+    slow = TestGrader(box, lambda _: tmp_path, lambda _: {}, min_timeout=9.0)
+    assert plain.version != slow.version
+
+
+def test_grading_does_not_import_torch() -> None:
+    code = "import sys, frontrunner.verify.grader, frontrunner.envs.sandbox as s\n"
+    code += "print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
