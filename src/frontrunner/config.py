@@ -175,6 +175,11 @@ class EvalSection(Section):
     """Steps between evaluations during training; 0: only before and after."""
     num_bootstrap: int = Field(2000, ge=100)
     """Resamples of tasks behind every interval."""
+    seed: int = 0
+    """Seeds the evaluation rollouts; the same before and after, and for every `run.seed`."""
+    base_run: str = ""
+    """Run whose base measurement and lambdas are taken over; empty: measure. For several seeds."""
+    """Resamples of tasks behind every interval."""
 
 
 class Config(Section):

@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from frontrunner.backends.local import LocalSystem, open_system
@@ -35,10 +33,13 @@ from frontrunner.evals.history import effort_metrics
 from frontrunner.report.console import ConsoleTracker, Progress
 from frontrunner.report.html import write_report
 from frontrunner.report.tracker import JsonlTracker, read_rows
+from frontrunner.rollout.collector import Collector
+from frontrunner.rollout.pipeline import Pipeline
 from frontrunner.rollout.samples import groups_of, samples_of
 from frontrunner.rollout.schedule import eval_jobs, training_jobs
 from frontrunner.rollout.store import RolloutFile, RunDirectory
 from frontrunner.train import checkpoint
+from frontrunner.train.trainer import LocalTrainer
 from frontrunner.types import Rollout
 
 KEEP_CHECKPOINTS = 2
@@ -64,23 +65,33 @@ def cost_model_of(config: Config) -> CostModel:
 def train(config: Config, directory: Path, *, resume: bool = False) -> Path:
     """One run from base measurement to report; returns the path of report.html."""
     run = RunDirectory.open(directory, config, resume=resume)
+    if config.eval.base_run:
+        run.take_base(Path(config.eval.base_run), config)
     cost_model, ladder = cost_model_of(config), ladder_of(config)
-    with open_system(config) as system:
-        base = measure(system, config, run, "base", ladder, cost_model)
+    with open_system(config) as system, open_collector(system, config) as collector:
+        base = measure(system, collector, config, run, "base", ladder, cost_model)
         fitted = None if ladder.fitted else fit_lambdas(config, run, base, ladder)
         ladder = ladder.with_lambdas(fitted.lambdas) if fitted else ladder
         write_frontier(config, run, ladder, base, None, fitted)
-        learn(system, config, run, ladder, cost_model)
+        learn(system, collector, config, run, ladder, cost_model)
         system.engine.load_weights(system.trainer.weights(), system.trainer.step)
-        final = measure(system, config, run, "final", ladder, cost_model)
-        system.policy.model.save_pretrained(run.path / "model")
+        final = measure(system, collector, config, run, "final", ladder, cost_model)
+        checkpoint.save_model(system.policy.model, run.path / "model")
         system.policy.tokenizer.save_pretrained(run.path / "model")
     write_frontier(config, run, ladder, base, final, fitted)
     return write_report(run.path)
 
 
+def open_collector(system: LocalSystem, config: Config) -> Collector:
+    """Rollouts from this system's engine, tools and verifier."""
+    return Collector(
+        system.engine, system.chat, system.tasks, system.sandbox, system.verifier, config
+    )
+
+
 def measure(
     system: LocalSystem,
+    collector: Collector,
     config: Config,
     run: RunDirectory,
     name: str,
@@ -91,13 +102,13 @@ def measure(
     held_out = system.tasks.split("heldout")[: config.eval.tasks]
     if len(held_out) < 2:
         raise UserError(f"{config.env.tasks}: the task set has no held-out tasks to measure on")
-    jobs = eval_jobs(held_out, ladder, config.eval.samples, config.run.seed)
+    jobs = eval_jobs(held_out, ladder, config.eval.samples, config.eval.seed)
     file = RolloutFile(run.path / "eval" / f"{name}.jsonl")
     size = 4 * config.rollout.concurrency
     done = file.keep(lambda n: n // size * size if n < len(jobs) else len(jobs))
     with Progress(f"measuring {name}", len(jobs), done) as progress:
         for start in range(done, len(jobs), size):
-            rollouts = system.collector.collect(
+            rollouts = collector.collect(
                 jobs[start : start + size], lambda _: progress.advance()
             )
             file.append([price_rollout(r, cost_model) for r in rollouts])
@@ -116,7 +127,7 @@ def fit_lambdas(
         outcomes(base),
         ladder.names,
         num_bootstrap=config.eval.num_bootstrap,
-        seed=config.run.seed,
+        seed=config.eval.seed,
         ratio=config.effort.min_ratio,
     )
     run.write_json("lambdas.json", fitted.to_json())
@@ -124,10 +135,15 @@ def fit_lambdas(
 
 
 def learn(
-    system: LocalSystem, config: Config, run: RunDirectory, ladder: Ladder, cost_model: CostModel
+    system: LocalSystem,
+    collector: Collector,
+    config: Config,
+    run: RunDirectory,
+    ladder: Ladder,
+    cost_model: CostModel,
 ) -> None:
     """The training loop, from the newest checkpoint to the last step."""
-    trainer, size = system.trainer, config.rollout.group_size
+    trainer, sizes = system.trainer, config.rollout
     tasks = system.tasks.split("train")
     if not tasks:
         raise UserError(f"{config.env.tasks}: the task set has no training tasks")
@@ -136,41 +152,31 @@ def learn(
         trainer.restore(newest)
         system.engine.load_weights(trainer.weights(), trainer.step)
     file = RolloutFile(run.path / "rollouts.jsonl")
-    file.keep(lambda _: trainer.step * config.rollout.groups * size)
+    file.keep(lambda _: trainer.step * sizes.groups * sizes.group_size)
     metrics = JsonlTracker(run.path / "metrics.jsonl")
     metrics.truncate_after(trainer.step)
+    history = read_rows(metrics.path)
     console = ConsoleTracker(ladder.names, config.train.steps)
 
-    def collect(step: int) -> tuple[list[Rollout], float]:
-        jobs = training_jobs(
-            tasks, ladder, config.rollout.groups, size, config.run.seed, step
+    def collect(step: int) -> list[Rollout]:
+        return collector.collect(
+            training_jobs(tasks, ladder, sizes.groups, sizes.group_size, config.run.seed, step)
         )
-        start = time.perf_counter()
-        rollouts = system.collector.collect(jobs)
-        return rollouts, time.perf_counter() - start
 
-    # One worker runs collections and weight updates in the order they are queued, so which
-    # version samples which step is decided here and not by timing.
-    pending: deque[Future[tuple[list[Rollout], float]]] = deque()
-    published: Future[None] | None = None
-    next_step = trainer.step
-    with ThreadPoolExecutor(1, thread_name_prefix="collect") as worker:
+    with Pipeline(
+        system.engine,
+        collect,
+        first_step=trainer.step,
+        last_step=config.train.steps - 1,
+        max_staleness=config.train.max_staleness,
+    ) as pipeline:
         while trainer.step < config.train.steps:
-            while next_step <= min(
-                trainer.step + config.train.max_staleness, config.train.steps - 1
-            ):
-                pending.append(worker.submit(collect, next_step))
-                next_step += 1
-            sampled, collect_seconds = pending.popleft().result()
+            sampled, collect_seconds = pipeline.take()
             rollouts = [price_and_reward(r, cost_model, ladder[r.effort]) for r in sampled]
-            samples = samples_of(groups_of(rollouts, size), config.algo.baseline)
             start = time.perf_counter()
-            stepped = trainer.train_step(samples)
-            if published and published.done():
-                published.result()  # a failed update must not go unnoticed
-            published = worker.submit(
-                system.engine.load_weights, trainer.weights(), stepped.version
-            )
+            groups = groups_of(rollouts, sizes.group_size)
+            stepped = trainer.train_step(samples_of(groups, config.algo.baseline))
+            pipeline.publish(trainer.weights(), stepped.version)
             row = {
                 **effort_metrics(rollouts, ladder),
                 **stepped.metrics,
@@ -180,15 +186,28 @@ def learn(
             }
             file.append(rollouts)
             metrics.log(stepped.step, row)
-            console.log(stepped.step, row)
-            if stepped.step % config.run.checkpoint_every == 0 or (
-                stepped.step == config.train.steps
-            ):
-                trainer.save(run.path / "checkpoints" / f"step-{stepped.step}")
-                checkpoint.prune(run.path / "checkpoints", KEEP_CHECKPOINTS)
-            run.touch()
+            history.append({"step": stepped.step, **row})
+            raised = alarms(history, ladder.names)
+            console.log(stepped.step, row, {f"{a.kind} {a.effort}": a.message for a in raised})
+            save_if_due(trainer, config, run)
+            if config.eval.every and stepped.step % config.eval.every == 0:
+                name = f"step-{stepped.step}"
+                pipeline.call(
+                    lambda name=name: measure(
+                        system, collector, config, run, name, ladder, cost_model
+                    )
+                )
     metrics.close()
     console.close()
+
+
+def save_if_due(trainer: LocalTrainer, config: Config, run: RunDirectory) -> None:
+    """A checkpoint every few steps and after the last one; older ones go."""
+    if trainer.step % config.run.checkpoint_every == 0 or trainer.step == config.train.steps:
+        folder = run.path / "checkpoints"
+        trainer.save(folder / f"step-{trainer.step}")
+        checkpoint.prune(folder, KEEP_CHECKPOINTS)
+    run.touch()
 
 
 def write_frontier(

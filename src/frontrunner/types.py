@@ -218,7 +218,7 @@ R = TypeVar("R")
 
 
 @cache
-def _adapter(kind: type[Any]) -> Any:
+def _adapter(kind: Any) -> Any:
     from pydantic import TypeAdapter  # imported late: `frontrunner --help` stays instant
 
     return TypeAdapter(kind)

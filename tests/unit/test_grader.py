@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import frontrunner
 from frontrunner.errors import SandboxError
 from frontrunner.protocols import TestReport
 from frontrunner.types import Mutation, Task
@@ -349,5 +351,8 @@ def test_the_version_names_the_settings(tmp_path: Path) -> None:
 def test_grading_does_not_import_torch() -> None:
     code = "import sys, frontrunner.verify.grader, frontrunner.envs.sandbox as s\n"
     code += "print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(frontrunner.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
     assert done.stdout.strip() == "False"

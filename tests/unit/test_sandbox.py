@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import frontrunner
 from frontrunner.envs import box_mounts, sandbox
 from frontrunner.envs.sandbox import LocalSandbox
 from frontrunner.errors import SandboxError, SandboxUnavailable, UserError
@@ -294,10 +295,14 @@ print(box._stage.root, flush=True)
 files = {{"calc/tests/test_x.py": "import time\\ndef test_a():\\n    time.sleep(60)\\n"}}
 box.run_tests(Path({str(tree)!r}), files, ["calc/tests/test_x.py"], timeout=60)
 """
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(frontrunner.__file__).parents[1])}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    )
     assert parent.stdout is not None
     with parent.stdout as lines:
         stage = lines.readline().strip()
+    assert stage
     time.sleep(0.5)
     assert processes_of(stage)
     parent.send_signal(signal.SIGKILL)

@@ -18,7 +18,6 @@ from frontrunner.envs.chat import ChatFormat
 from frontrunner.envs.sandbox import LocalSandbox
 from frontrunner.envs.taskset import TaskSet
 from frontrunner.errors import UserError
-from frontrunner.rollout.collector import Collector
 from frontrunner.train.model import Policy, load_policy
 from frontrunner.train.trainer import LocalTrainer
 from frontrunner.verify.grader import TestGrader
@@ -29,10 +28,12 @@ class LocalSystem:
     """The parts of a run, wired together."""
 
     policy: Policy
+    chat: ChatFormat
     tasks: TaskSet
     engine: LocalEngine
     trainer: LocalTrainer
-    collector: Collector
+    sandbox: LocalSandbox
+    verifier: TestGrader
 
 
 @contextmanager
@@ -65,8 +66,4 @@ def open_system(config: Config, model_path: str | Path | None = None) -> Iterato
             policy.model.to(device), config.algo, config.train, config.rollout.temperature
         )
         verifier = TestGrader(sandbox, tasks.tree, tasks.base_files)
-        collector = Collector(engine, chat, tasks, sandbox, verifier, config, workers + 2)
-        try:
-            yield LocalSystem(policy, tasks, engine, trainer, collector)
-        finally:
-            collector.close()
+        yield LocalSystem(policy, chat, tasks, engine, trainer, sandbox, verifier)

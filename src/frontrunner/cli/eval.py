@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     from frontrunner.config import load
     from frontrunner.evals.frontier import points
     from frontrunner.rollout.store import RunDirectory
-    from frontrunner.run import cost_model_of, ladder_of, measure
+    from frontrunner.run import cost_model_of, ladder_of, measure, open_collector
 
     source = Path(args.recipe)
     overrides = list(args.overrides)
@@ -32,8 +32,10 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or Path(default_directory(Path(f"eval-{source.stem}")))
     directory = RunDirectory.open(out, config, resume=args.resume)
     ladder = ladder_of(config)
-    with open_system(config) as system:
-        rollouts = measure(system, config, directory, "base", ladder, cost_model_of(config))
+    with open_system(config) as system, open_collector(system, config) as collector:
+        rollouts = measure(
+            system, collector, config, directory, "base", ladder, cost_model_of(config)
+        )
     measured = points(rollouts, ladder, num_bootstrap=config.eval.num_bootstrap)
     if args.json:
         from dataclasses import asdict

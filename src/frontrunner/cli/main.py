@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 the run failed, 2 the user can put it right (one sentence 
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -70,8 +71,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("frontrunner: interrupted; continue with --resume", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return _quiet_pipe()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(
+            f"frontrunner: {error.filename or 'the disk'}: no space left; free some and continue "
+            "with --resume",
+            file=sys.stderr,
+        )
+        return 2
+
+
+def _quiet_pipe() -> int:
+    """The reader of our output has gone (`| head`): no traceback for that."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ the pristine package under test is installed there.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -109,7 +110,17 @@ def distribution_paths(name: str) -> list[Path]:
         raise SandboxUnavailable(message) from error
     tops = {file.parts[0] for file in files or () if file.parts[0] not in ("..", "__pycache__")}
     site = Path(str(metadata.distribution(name).locate_file("")))
-    return [site / top for top in sorted(tops) if (site / top).exists()]
+    found = [site / top for top in sorted(tops) if (site / top).exists()]
+    return found or _import_paths(name)
+
+
+def _import_paths(name: str) -> list[Path]:
+    """For distributions without a list of files (packages of the operating system)."""
+    spec = importlib.util.find_spec(name.replace("-", "_"))
+    if spec is None or spec.origin is None:
+        raise SandboxUnavailable(f"the files of {name} cannot be found; run: pip install {name}")
+    origin = Path(spec.origin)
+    return [origin.parent if origin.name == "__init__.py" else origin]
 
 
 @dataclass

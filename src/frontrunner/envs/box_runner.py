@@ -38,9 +38,23 @@ _ARGS = (
     *(f"-pno:{name}" for name in ("cacheprovider", "faulthandler", "junitxml", "pastebin")),
 )
 _MESSAGE_CHARS = 400
-_PRELOADED = """bisect calendar cmath colorsys copy csv datetime decimal fractions gzip heapq html
-numbers queue random secrets shlex statistics string textwrap timeit uuid xml.etree.ElementTree
-zlib""".split()
+_PRELOADED = (
+    "bisect calendar cmath colorsys copy csv datetime decimal fractions gzip heapq html numbers "
+    "queue random secrets shlex statistics string textwrap timeit uuid xml.etree.ElementTree zlib"
+)
+_DECIDING = (
+    "pytest_collection_modifyitems",
+    "pytest_fixture_setup",
+    "pytest_pycollect_makeitem",
+    "pytest_pyfunc_call",
+    "pytest_runtest_call",
+    "pytest_runtest_logreport",
+    "pytest_runtest_makereport",
+    "pytest_runtest_protocol",
+    "pytest_runtest_setup",
+    "pytest_runtest_teardown",
+    "pytest_runtestloop",
+)
 _COMPLETE = (0, 1, 5)
 """Exit codes of a session that ran to its end: passed, failed, nothing to run."""
 
@@ -173,6 +187,8 @@ class _Reports:
         self._wanted: dict[str, int] = {}
         self._names: dict[str, set[str]] = {}
         self._codes: dict[str, object] = {}
+        self._hooks: list[Any] = []
+        self._plugins: list[Any] = []
         self._outcome = ""
         self._returned = False
         self._said = False
@@ -184,6 +200,20 @@ class _Reports:
         for test in tests:
             path, *names = test.split("[", 1)[0].split("::")
             self._names.setdefault(path, set()).add(names[0] if names else "")
+
+    def pytest_collection(self, session: pytest.Session) -> None:
+        """Remembers who may answer the hooks that decide an outcome: no code under test ran yet."""
+        self._hooks = [getattr(session.config.hook, name) for name in _DECIDING]
+        self._plugins = list(session.config.pluginmanager.get_plugins())
+
+    def _stranger(self) -> str:
+        known = set(map(id, self._plugins))
+        for hook in self._hooks:
+            for answer in hook.get_hookimpls():
+                home = str(getattr(answer.plugin, "__file__", ""))
+                if id(answer.plugin) not in known and not home.endswith("/conftest.py"):
+                    return f"a plugin was added to {hook.name}"
+        return ""
 
     def pytest_pycollect_makeitem(self, collector: Any, name: str) -> list[Any] | None:
         """Skips, at the price of a set lookup, what was not asked for."""
@@ -245,7 +275,7 @@ class _Reports:
         return "passed" if call.excinfo is None and (self._returned or not plain) else "failed"
 
     def guard(self, thorough: bool = False) -> None:
-        self._accuse(self._check(thorough))
+        self._accuse(self._check(thorough) or self._stranger())
 
     def _accuse(self, found: str) -> None:
         if found:
@@ -322,7 +352,7 @@ def warm_up() -> None:
 
     What is loaded here is paid for once, and cannot be shadowed by a file of the project.
     """
-    for name in _PRELOADED:
+    for name in _PRELOADED.split():
         importlib.import_module(name)
     folder = tempfile.mkdtemp()
     text = "import unittest\nimport pytest\ndef test_a(): pass\ndef test_b(): assert 0\n"

@@ -27,6 +27,7 @@ class ConsoleTracker:
         self._num_steps = num_steps
         self._stream = sys.stderr if stream is None else stream
         self._last: dict[str, float] = {}
+        self._warned: set[str] = set()
         self._live: Live | None = None
         if self._stream.isatty():
             from rich.console import Console
@@ -35,11 +36,20 @@ class ConsoleTracker:
             self._live = Live(console=Console(file=self._stream), auto_refresh=False)
             self._live.start()
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Shows one step. A level that had no rollouts in it keeps its last numbers."""
+    def log(
+        self, step: int, metrics: Mapping[str, float], warnings: Mapping[str, str] | None = None
+    ) -> None:
+        """Shows one step. A level that had no rollouts in it keeps its last numbers. `warnings`
+        are sentences by kind; each kind is printed when it first comes up."""
+        given = warnings or {}
+        fresh = [f"alarm: {text}" for kind, text in given.items() if kind not in self._warned]
+        self._warned.update(given)
         if self._live is None:
-            print(self.line(step, metrics), file=self._stream, flush=True)
+            for text in [self.line(step, metrics), *fresh]:
+                print(text, file=self._stream, flush=True)
             return
+        for text in fresh:
+            self._live.console.print(text)
         self._last.update(metrics)
         self._live.update(self._table(step), refresh=True)
 

@@ -9,12 +9,13 @@ call is done, which is faster where engine and sandbox do not share the same cor
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from frontrunner.config import Config
 from frontrunner.envs.chat import ChatFormat
@@ -46,13 +47,17 @@ class Collector:
         sandbox: Sandbox,
         verifier: Verifier,
         config: Config,
-        num_threads: int,
     ) -> None:
         self.engine, self.chat, self.tasks = engine, chat, tasks
         self.sandbox, self.verifier, self.config = sandbox, verifier, config
-        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="tools")
+        # A test run blocks its thread until a box is free; two more keep quick tools moving.
+        workers = (config.env.workers or os.cpu_count() or 1) + 2
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="tools")
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
     def collect(self, jobs: Sequence[Job], on_rollout: OnRollout | None = None) -> list[Rollout]:

@@ -34,6 +34,12 @@ def write_atomically(path: Path, text: str) -> None:
         raise UserError(f"{path}: cannot be written ({error.strerror}); free some space") from error
 
 
+_FREE_OF_BASE = (
+    "eval.base_run", "eval.every", "rollout.groups", "rollout.group_size", "env.workers"
+)  # fmt: skip
+"""Settings that do not change what a base measurement says."""
+
+
 class RolloutFile:
     """Rollouts as JSON lines. Appends are flushed to disk; a torn last line is cut off."""
 
@@ -115,6 +121,24 @@ class RunDirectory:
 
     def write_json(self, name: str, tree: Any) -> None:
         write_atomically(self.path / name, json.dumps(tree, indent=1) + "\n")
+
+    def take_base(self, other: Path, config: Config) -> None:
+        """Copy another run's base measurement and fitted lambdas, if it measured the same thing."""
+        theirs = build(read_tree(other / "config.json"), str(other / "config.json"))
+        for section in ("model", "effort", "cost", "env", "engine", "rollout", "eval"):
+            a = theirs.model_dump(mode="json")[section]
+            b = config.model_dump(mode="json")[section]
+            for key in a:
+                if a[key] != b[key] and f"{section}.{key}" not in _FREE_OF_BASE:
+                    raise UserError(
+                        f"eval.base_run = {other}: {section}.{key} was {a[key]!r} there and is "
+                        f"{b[key]!r} here, so its base measurement does not hold"
+                    )
+        for name in ("eval/base.jsonl", "lambdas.json"):
+            if not (other / name).is_file() and name == "eval/base.jsonl":
+                raise UserError(f"{other / name}: missing; finish that run's base measurement")
+            if (other / name).is_file() and not (self.path / name).is_file():
+                write_atomically(self.path / name, (other / name).read_text())
 
     def touch(self, **facts: str) -> None:
         """Note the time spent so far, and what the run was made with."""

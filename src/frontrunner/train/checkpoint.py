@@ -6,6 +6,7 @@ A checkpoint is a Hugging Face model folder (so any tool can load it) with `opti
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -34,7 +36,7 @@ def save(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        model.save_pretrained(partial)
+        save_model(model, partial)
         low = [p for p in masters if p.dtype == torch.float32]
         same = next(model.parameters()).dtype == torch.float32
         state = {"optimizer": optimizer.state_dict(), "masters": None if same else low}
@@ -53,6 +55,14 @@ def save(
             f"{directory}: the checkpoint cannot be written ({error.strerror}); "
             "free some space and continue with --resume; nothing before it is lost"
         ) from error
+
+
+def save_model(model: Any, directory: Path) -> None:
+    """Write a Hugging Face model folder; a full disk is an `OSError` like any other."""
+    try:
+        model.save_pretrained(directory)
+    except SafetensorError as error:
+        raise OSError(errno.ENOSPC, str(error), str(directory)) from error
 
 
 def restore(directory: Path, model: Any, masters: Sequence[Tensor], optimizer: Any) -> int:

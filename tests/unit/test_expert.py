@@ -1,0 +1,77 @@
+"""The scripted expert and its corpus: what the base policy learns from."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from frontrunner.envs import expert
+from frontrunner.envs.corpus import CorpusFunction, collect, fingerprint, functions_of
+from frontrunner.envs.tools import parse
+
+SOURCE = '''def clip(value, low, high):
+    if value < low and low is not None:
+        return low
+    total = value + 1
+    return high if total > high else value
+'''
+FUNCTION = CorpusFunction("pkg.module", "clip", SOURCE)
+
+
+def examples(effort: str, number: int = 300) -> list[expert.Trajectory]:
+    rng = random.Random(0)
+    made = [expert.trajectory(rng, FUNCTION, effort, expert.STYLES[effort]) for _ in range(number)]
+    return [m for m in made if m]
+
+
+@pytest.mark.parametrize("effort", expert.STYLES)
+def test_every_trajectory_is_made_of_commands_that_work(effort: str) -> None:
+    made = examples(effort)
+    assert len(made) > 200
+    for example in made:
+        assert "`clip`" in example.user or "clip" in example.user
+        assert example.turns[-1] == ("submit", "")
+        for text, observation in example.turns:
+            command = parse(text)
+            assert command is not None
+            assert command.tool == "search" or not observation.startswith("error"), observation
+
+
+def test_higher_effort_works_longer() -> None:
+    turns = {e: sum(len(x.turns) for x in examples(e)) / len(examples(e)) for e in expert.STYLES}
+    assert turns["low"] * 1.15 < turns["medium"]
+    assert turns["medium"] * 1.15 < turns["high"]
+
+
+def test_tests_pass_exactly_when_the_bug_is_gone() -> None:
+    seen = set()
+    for example in examples("high"):
+        for number, (text, observation) in enumerate(example.turns):
+            if text != "test":
+                continue
+            edits = [t for t, _ in example.turns[:number] if t.startswith("edit")]
+            undone = sum(t == "undo" for t, _ in example.turns[:number])
+            if len(edits) == undone:
+                assert observation.startswith("failed")
+            seen.add(observation.split()[0])
+    assert seen == {"passed", "failed"}
+
+
+def test_fingerprint_ignores_names_and_comments() -> None:
+    renamed = SOURCE.replace("value", "x").replace("low", "lo").replace("clip", "clamp")
+    assert fingerprint(SOURCE) == fingerprint(renamed + "# remark\n")
+    assert fingerprint(SOURCE) != fingerprint(SOURCE.replace("<", ">"))
+
+
+def test_held_out_packages_leave_no_copy_in_the_corpus() -> None:
+    corpus = collect(["toolz"], held_out=[])
+    assert len(corpus) > 20
+    assert collect(["toolz"], held_out=["toolz"]) == []
+
+
+def test_functions_that_do_not_parse_alone_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "m.py"
+    file.write_text('def documented():\n    """Only words."""\n\n\n' + SOURCE)
+    assert [f.qualname for f in functions_of(file, "m", 2, 20)] == ["clip"]
+    file.write_text("def broken(:\n")
+    assert functions_of(file, "m", 1, 20) == []
