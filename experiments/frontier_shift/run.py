@@ -56,7 +56,7 @@ def endpoints(runs: list[Path]) -> list[dict]:
     for k, level in enumerate(frontiers[0]["levels"]):
         name, lambda_ = level["name"], level["lambda"]
         for quantity, value in {
-            "delta_j": lambda r: r.success - lambda_ * r.cost,
+            "delta_j": lambda r, price=lambda_: r.success - price * r.cost,
             "delta_success": lambda r: r.success,
             "delta_cost_usd": lambda r: r.cost,
         }.items():

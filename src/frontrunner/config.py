@@ -45,7 +45,7 @@ class ModelSection(Section):
     a folder in Hugging Face format."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of weights in forward and backward; the optimizer always keeps float32."""
-    device: str = "cpu"
+    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     """Where engine and trainer compute: `cpu`, or `cuda` where torch sees a GPU."""
 
 
@@ -167,7 +167,7 @@ class TrainSection(Section):
 class EvalSection(Section):
     """Measuring the frontier on held-out tasks."""
 
-    tasks: int = Field(100, ge=1)
+    tasks: int = Field(100, ge=2)
     """Held-out tasks per level."""
     samples: int = Field(2, ge=1)
     """Rollouts per task and level."""
@@ -179,7 +179,6 @@ class EvalSection(Section):
     """Seeds the evaluation rollouts; the same before and after, and for every `run.seed`."""
     base_run: str = ""
     """Run whose base measurement and lambdas are taken over; empty: measure. For several seeds."""
-    """Resamples of tasks behind every interval."""
 
 
 class Config(Section):
@@ -275,7 +274,7 @@ def _sentence(problem: Any) -> str:
     where = [str(part) for part in problem["loc"]]
     name = ".".join(where)
     if problem["type"] != "extra_forbidden":
-        message = problem["msg"].removeprefix("Value error, ")
+        message = str(problem["msg"]).removeprefix("Value error, ")
         if problem["type"] == "value_error":  # one of ours: the sentence says it all
             return message
         return f"{name}: {message} (got {problem['input']!r})"

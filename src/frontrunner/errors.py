@@ -1,4 +1,4 @@
-"""Errors that cross a room's door. A `UserError` is one sentence for a person, never a traceback."""
+"""Errors that cross a room's door; a `UserError` is one sentence for a person, no traceback."""
 
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ class GenerateResult:
 
 class Engine(Protocol):
     """Generates. `submit` never blocks; `step` advances every running request and returns those
-    that finished; `load_weights` may be called only when nothing is in flight."""
+    that finished; `load_weights` and `forget` (drop cached prefixes) may be called only when
+    nothing is in flight."""
 
     def submit(self, request: GenerateRequest) -> None: ...
     def step(self) -> list[GenerateResult]: ...
@@ -47,6 +48,7 @@ class Engine(Protocol):
     @property
     def max_context(self) -> int: ...
     def load_weights(self, state: dict[str, Any], version: int) -> None: ...
+    def forget(self) -> None: ...
 
 
 class Trainer(Protocol):
@@ -61,6 +63,8 @@ class Trainer(Protocol):
 @dataclass(frozen=True, slots=True)
 class TestReport:
     """What came back from one test run in a box."""
+
+    __test__ = False  # not a test class, whatever pytest makes of the name
 
     outcomes: dict[str, str]
     """Per requested node id: passed, failed, error, skipped; an id that did not run is absent."""

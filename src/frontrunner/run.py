@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from frontrunner.backends.local import LocalSystem, open_system
@@ -28,11 +29,12 @@ from frontrunner.effort.price import find_price
 from frontrunner.effort.reward import price_and_reward, price_rollout
 from frontrunner.errors import UserError
 from frontrunner.evals.alarms import alarms
-from frontrunner.evals.frontier import frontier_json, outcomes
+from frontrunner.evals.frontier import frontier_json, outcomes, points
 from frontrunner.evals.history import effort_metrics
 from frontrunner.report.console import ConsoleTracker, Progress
 from frontrunner.report.html import write_report
 from frontrunner.report.tracker import JsonlTracker, read_rows
+from frontrunner.rollout.agent import system_prompt
 from frontrunner.rollout.collector import Collector
 from frontrunner.rollout.pipeline import Pipeline
 from frontrunner.rollout.samples import groups_of, samples_of
@@ -64,11 +66,13 @@ def cost_model_of(config: Config) -> CostModel:
 
 def train(config: Config, directory: Path, *, resume: bool = False) -> Path:
     """One run from base measurement to report; returns the path of report.html."""
-    run = RunDirectory.open(directory, config, resume=resume)
-    if config.eval.base_run:
-        run.take_base(Path(config.eval.base_run), config)
     cost_model, ladder = cost_model_of(config), ladder_of(config)
+    RunDirectory.check(directory, config, resume=resume)
     with open_system(config) as system, open_collector(system, config) as collector:
+        check_ready(config, system)
+        run = RunDirectory.open(directory, config, system.inputs, resume=resume)
+        if config.eval.base_run:
+            run.take_base(Path(config.eval.base_run), config)
         base = measure(system, collector, config, run, "base", ladder, cost_model)
         fitted = None if ladder.fitted else fit_lambdas(config, run, base, ladder)
         ladder = ladder.with_lambdas(fitted.lambdas) if fitted else ladder
@@ -76,10 +80,31 @@ def train(config: Config, directory: Path, *, resume: bool = False) -> Path:
         learn(system, collector, config, run, ladder, cost_model)
         system.engine.load_weights(system.trainer.weights(), system.trainer.step)
         final = measure(system, collector, config, run, "final", ladder, cost_model)
-        checkpoint.save_model(system.policy.model, run.path / "model")
-        system.policy.tokenizer.save_pretrained(run.path / "model")
+        checkpoint.save_model(system.policy.model, system.policy.tokenizer, run.path / "model")
     write_frontier(config, run, ladder, base, final, fitted)
+    run.close()
     return write_report(run.path)
+
+
+def check_ready(config: Config, system: LocalSystem) -> None:
+    """Raises `UserError` for what would otherwise be found out after hours of work."""
+    train_tasks, held_out = system.tasks.split("train"), system.tasks.split("heldout")
+    if config.train.steps and not train_tasks:
+        raise UserError(f"{config.env.tasks}: the task set has no training tasks")
+    if config.eval.tasks > len(held_out):
+        raise UserError(
+            f"eval.tasks = {config.eval.tasks}, but {config.env.tasks} has {len(held_out)} "
+            "held-out tasks; lower it"
+        )
+    longest = max((*train_tasks, *held_out), key=lambda t: len(t.instruction))
+    for level in ladder_of(config):
+        system_message = system_prompt(level, config.env.help)
+        length = len(system.chat.opening(system_message, longest.instruction))
+        if length + config.rollout.max_new_tokens > config.engine.max_context:
+            raise UserError(
+                f"engine.max_context = {config.engine.max_context} is too small: the prompt of "
+                f"level {level.name} alone has {length} tokens; raise it"
+            )
 
 
 def open_collector(system: LocalSystem, config: Config) -> Collector:
@@ -100,17 +125,13 @@ def measure(
 ) -> list[Rollout]:
     """Held-out rollouts at every level, kept in eval/NAME.jsonl; whole chunks are not redone."""
     held_out = system.tasks.split("heldout")[: config.eval.tasks]
-    if len(held_out) < 2:
-        raise UserError(f"{config.env.tasks}: the task set has no held-out tasks to measure on")
     jobs = eval_jobs(held_out, ladder, config.eval.samples, config.eval.seed)
     file = RolloutFile(run.path / "eval" / f"{name}.jsonl")
     size = 4 * config.rollout.concurrency
     done = file.keep(lambda n: n // size * size if n < len(jobs) else len(jobs))
     with Progress(f"measuring {name}", len(jobs), done) as progress:
         for start in range(done, len(jobs), size):
-            rollouts = collector.collect(
-                jobs[start : start + size], lambda _: progress.advance()
-            )
+            rollouts = collector.collect(jobs[start : start + size], lambda _: progress.advance())
             file.append([price_rollout(r, cost_model) for r in rollouts])
             run.touch()
     return file.read()
@@ -134,6 +155,21 @@ def fit_lambdas(
     return fitted
 
 
+def resume_training(system: LocalSystem, config: Config, run: RunDirectory) -> JsonlTracker:
+    """Load the newest checkpoint, if there is one, and forget what was written after it."""
+    trainer, sizes = system.trainer, config.rollout
+    newest = checkpoint.latest(run.path / "checkpoints")
+    if newest:
+        trainer.restore(newest)
+        system.engine.load_weights(trainer.weights(), trainer.step)
+    RolloutFile(run.path / "rollouts.jsonl").keep(
+        lambda _: trainer.step * sizes.groups * sizes.group_size
+    )
+    metrics = JsonlTracker(run.path / "metrics.jsonl")
+    metrics.truncate_after(trainer.step)
+    return metrics
+
+
 def learn(
     system: LocalSystem,
     collector: Collector,
@@ -145,16 +181,10 @@ def learn(
     """The training loop, from the newest checkpoint to the last step."""
     trainer, sizes = system.trainer, config.rollout
     tasks = system.tasks.split("train")
-    if not tasks:
-        raise UserError(f"{config.env.tasks}: the task set has no training tasks")
-    newest = checkpoint.latest(run.path / "checkpoints")
-    if newest:
-        trainer.restore(newest)
-        system.engine.load_weights(trainer.weights(), trainer.step)
+    metrics = resume_training(system, config, run)
+    if due(config, trainer.step):  # a kill may have come between checkpoint and measurement
+        measure_during(system, collector, config, run, ladder, cost_model)
     file = RolloutFile(run.path / "rollouts.jsonl")
-    file.keep(lambda _: trainer.step * sizes.groups * sizes.group_size)
-    metrics = JsonlTracker(run.path / "metrics.jsonl")
-    metrics.truncate_after(trainer.step)
     history = read_rows(metrics.path)
     console = ConsoleTracker(ladder.names, config.train.steps)
 
@@ -175,12 +205,13 @@ def learn(
             rollouts = [price_and_reward(r, cost_model, ladder[r.effort]) for r in sampled]
             start = time.perf_counter()
             groups = groups_of(rollouts, sizes.group_size)
+            oldest = min((r.version for r in rollouts if r.turns), default=trainer.step)
             stepped = trainer.train_step(samples_of(groups, config.algo.baseline))
             pipeline.publish(trainer.weights(), stepped.version)
             row = {
                 **effort_metrics(rollouts, ladder),
                 **stepped.metrics,
-                "train/staleness": stepped.version - 1 - min(r.version for r in rollouts),
+                "train/staleness": stepped.version - 1 - oldest,
                 "time/collect_seconds": collect_seconds,
                 "time/train_seconds": time.perf_counter() - start,
             }
@@ -190,15 +221,34 @@ def learn(
             raised = alarms(history, ladder.names)
             console.log(stepped.step, row, {f"{a.kind} {a.effort}": a.message for a in raised})
             save_if_due(trainer, config, run)
-            if config.eval.every and stepped.step % config.eval.every == 0:
-                name = f"step-{stepped.step}"
-                pipeline.call(
-                    lambda name=name: measure(
-                        system, collector, config, run, name, ladder, cost_model
-                    )
-                )
+            if due(config, stepped.step):
+                pipeline.call(measure_during, system, collector, config, run, ladder, cost_model)
     metrics.close()
     console.close()
+
+
+def due(config: Config, step: int) -> bool:
+    """The frontier is measured after this step (the last step has its own measurement)."""
+    every = config.eval.every
+    return bool(every) and 0 < step < config.train.steps and step % every == 0
+
+
+def measure_during(
+    system: LocalSystem,
+    collector: Collector,
+    config: Config,
+    run: RunDirectory,
+    ladder: Ladder,
+    cost_model: CostModel,
+) -> None:
+    """The frontier on the way: eval/step-N.jsonl and its points in eval/during.json."""
+    step = system.trainer.step
+    rollouts = measure(system, collector, config, run, f"step-{step}", ladder, cost_model)
+    path = run.path / "eval" / "during.json"
+    known = json.loads(path.read_text()) if path.is_file() else {}
+    measured = points(rollouts, ladder, num_bootstrap=config.eval.num_bootstrap)
+    known[str(step)] = [asdict(p) for p in measured]
+    run.write_json("eval/during.json", known)
 
 
 def save_if_due(trainer: LocalTrainer, config: Config, run: RunDirectory) -> None:

@@ -1,8 +1,8 @@
 """For tests, ours and yours: tiny random models, a byte tokenizer, and an engine that replays text.
 
-    model = tiny_model("llama")
-    chat = ChatFormat(byte_tokenizer())
-    engine = ScriptedEngine(chat, lambda prompt: "submit")
+model = tiny_model("llama")
+chat = ChatFormat(byte_tokenizer())
+engine = ScriptedEngine(chat, lambda prompt: "submit")
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE(vocab, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(
+    fast: PreTrainedTokenizerFast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
@@ -57,7 +57,8 @@ def tiny_model(family: str = "llama", vocab_size: int = 259, seed: int = 0, **co
         **config,
     }
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings))
+    architecture = AutoConfig.for_model(family, **settings)
+    model: Any = AutoModelForCausalLM.from_config(architecture)  # type: ignore[no-untyped-call]
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.3)  # logits far from uniform: errors show
@@ -96,3 +97,6 @@ class ScriptedEngine:
 
     def load_weights(self, state: dict[str, Any], version: int) -> None:
         self.version = version
+
+    def forget(self) -> None:
+        """Nothing is cached here."""

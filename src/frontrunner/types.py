@@ -10,7 +10,6 @@ number per token.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Literal, TypeVar
 
 Split = Literal["train", "heldout"]
@@ -77,7 +76,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Raw token ledger of one turn. The three prompt classes are disjoint (`prompt` is their sum)."""
+    """Raw token ledger of one turn. The three prompt classes are disjoint."""
 
     fresh: int = 0
     """Prompt tokens read at the full input price."""
@@ -120,7 +119,7 @@ class Verdict:
     value: float
     """Success S in [0, 1]; 0.0 and meaningless unless graded."""
     reason: str
-    """`solved`, `tests failed`, `tampering: ...`, `timeout`, or what broke in the infrastructure."""
+    """`solved`, `tests failed`, `tampering: ...`, `timeout`, or what broke in the machinery."""
     tests: dict[str, str] = field(default_factory=dict)
     """Outcome per node id: passed, failed, error, skipped or missing."""
     verifier: str = ""
@@ -217,11 +216,15 @@ class FrontierPoint:
 R = TypeVar("R")
 
 
-@cache
-def _adapter(kind: Any) -> Any:
-    from pydantic import TypeAdapter  # imported late: `frontrunner --help` stays instant
+_ADAPTERS: dict[Any, Any] = {}
 
-    return TypeAdapter(kind)
+
+def _adapter(kind: Any) -> Any:
+    if kind not in _ADAPTERS:
+        from pydantic import TypeAdapter  # imported late: `frontrunner --help` stays instant
+
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
 
 
 def dump(record: Any) -> str:

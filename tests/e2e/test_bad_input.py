@@ -18,7 +18,11 @@ RECIPE = "recipes/quickstart.toml"
 def frontrunner(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-m", "frontrunner.cli.main", *args],
-        capture_output=True, text=True, cwd=ROOT, timeout=300, env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=300,
+        env={**os.environ, **(env or {})},
     )
 
 
@@ -41,7 +45,7 @@ def refused(*args: str, env: dict[str, str] | None = None) -> str:
         ("algo.loss=sequence_mean", ["length_weighted", "token_sum"]),
         ("effort.lambdas=[10, 20, 30]", ["low", "medium"]),
         ("effort.lambdas=[10]", ["lambdas", "3 levels"]),
-        ("effort.levels=[\"low\", \"low\", \"high\"]", ["low", "twice"]),
+        ('effort.levels=["low", "low", "high"]', ["low", "twice"]),
         ("cost.price=gpt-77", ["gpt-77", "kimi"]),
         ("model.path=/no/such/model", ["/no/such/model", "config.json"]),
         ("model.device=cuda", ["cuda", "cpu"]),
@@ -95,9 +99,7 @@ def test_truncated_model(tmp_path: Path) -> None:
 
 def test_no_sandbox_is_said_and_nothing_runs_unprotected(tmp_path: Path) -> None:
     hook = tmp_path / "sitecustomize.py"
-    hook.write_text(
-        "import frontrunner.envs.box_mounts as m\nm.bwrap_candidates = lambda: []\n"
-    )
+    hook.write_text("import frontrunner.envs.box_mounts as m\nm.bwrap_candidates = lambda: []\n")
     env = {"PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"}
     sentence = refused("train", RECIPE, f"run.directory={tmp_path / 'r'}", env=env)
     assert "bubblewrap" in sentence
@@ -112,14 +114,22 @@ def test_no_sandbox_is_said_and_nothing_runs_unprotected(tmp_path: Path) -> None
 def test_full_disk(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)],
-                          capture_output=True, check=False)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)],
+        capture_output=True,
+        check=False,
+    )
     if made.returncode:
         pytest.skip("this machine does not allow mounts")
     try:
         sentence = refused(
-            "train", RECIPE, f"run.directory={disk / 'r'}", "eval.tasks=30", "eval.samples=4",
-            "effort.lambdas=[120, 60, 20]", "train.steps=1",
+            "train",
+            RECIPE,
+            f"run.directory={disk / 'r'}",
+            "eval.tasks=30",
+            "eval.samples=4",
+            "effort.lambdas=[120, 60, 20]",
+            "train.steps=1",
         )
         assert "space" in sentence
     finally:

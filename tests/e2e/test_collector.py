@@ -89,9 +89,7 @@ def expert(tasks: TaskSet, few: list[Task]) -> Callable[[str], str]:
 def test_an_expert_solves_what_it_repairs(
     tasks: TaskSet, few: list[Task], sandbox: LocalSandbox, lockstep: bool
 ) -> None:
-    rollouts = collect(
-        tasks, sandbox, jobs_for(few), expert(tasks, few), config(lockstep=lockstep)
-    )
+    rollouts = collect(tasks, sandbox, jobs_for(few), expert(tasks, few), config(lockstep=lockstep))
     assert [r.task_id for r in rollouts] == [t.id for t in few]
     for rollout in rollouts:
         assert rollout.success == 1.0, rollout.verdict
@@ -209,9 +207,7 @@ def test_a_box_that_stays_broken_leaves_an_invalid_record(
 def test_more_jobs_than_fit_in_flight(
     tasks: TaskSet, few: list[Task], sandbox: LocalSandbox
 ) -> None:
-    rollouts = collect(
-        tasks, sandbox, jobs_for(few), expert(tasks, few), config(concurrency=2)
-    )
+    rollouts = collect(tasks, sandbox, jobs_for(few), expert(tasks, few), config(concurrency=2))
     assert [r.task_id for r in rollouts] == [t.id for t in few]
     assert all(r.success == 1.0 for r in rollouts)
 
@@ -222,8 +218,10 @@ def test_training_meets_every_task_and_level(few: list[Task]) -> None:
     for step in range(6):
         jobs = training_jobs(few, ladder, 3, 2, seed=0, step=step)
         assert jobs == training_jobs(few, ladder, 3, 2, seed=0, step=step)
-        assert all(a.task == b.task and a.level == b.level
-                   for a, b in zip(jobs[::2], jobs[1::2], strict=True))
+        assert all(
+            a.task == b.task and a.level == b.level
+            for a, b in zip(jobs[::2], jobs[1::2], strict=True)
+        )
         seen |= {(j.task.id, j.level.name) for j in jobs}
     assert len(seen) == len(few) * len(ladder)
 

@@ -51,8 +51,14 @@ def facts(directory: Path) -> dict:
     for name in ("eval/base", "rollouts", "eval/final"):
         for line in (directory / f"{name}.jsonl").read_text().splitlines():
             record = json.loads(line)
-            rollouts.append((record["seed"], [t["output"] for t in record["turns"]],
-                             record["verdict"]["value"], record["cost"]))
+            rollouts.append(
+                (
+                    record["seed"],
+                    [t["output"] for t in record["turns"]],
+                    record["verdict"]["value"],
+                    record["cost"],
+                )
+            )
     return {
         "metrics": [{k: v for k, v in r.items() if not k.startswith("time/")} for r in rows],
         "frontier": tree,
@@ -69,9 +75,19 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_leaves_what_the_documentation_says(undisturbed: Path) -> None:
-    for name in ("config.json", "run.json", "metrics.jsonl", "rollouts.jsonl", "frontier.json",
-                 "frontier.png", "report.html", "eval/base.jsonl", "eval/final.jsonl",
-                 "checkpoints/step-4/state.json", "model/model.safetensors"):
+    for name in (
+        "config.json",
+        "run.json",
+        "metrics.jsonl",
+        "rollouts.jsonl",
+        "frontier.json",
+        "frontier.png",
+        "report.html",
+        "eval/base.jsonl",
+        "eval/final.jsonl",
+        "checkpoints/step-4/state.json",
+        "model/model.safetensors",
+    ):
         assert (undisturbed / name).stat().st_size > 0, name
     rows = facts(undisturbed)["metrics"]
     assert [r["step"] for r in rows] == [1, 2, 3, 4]
@@ -87,8 +103,15 @@ def test_report_json_has_the_promised_shape(undisturbed: Path) -> None:
     tree = json.loads(done.stdout)
     assert tree.keys() == {"levels", "wall_seconds", "seed", "config_hash"}
     for level in tree["levels"]:
-        assert level.keys() == {"name", "lambda", "base", "final", "delta_success",
-                                "delta_cost_usd", "delta_j"}
+        assert level.keys() == {
+            "name",
+            "lambda",
+            "base",
+            "final",
+            "delta_success",
+            "delta_cost_usd",
+            "delta_j",
+        }
         for point in ("base", "final"):
             assert level[point].keys() == {"success", "cost_usd", "num_tasks", "num_rollouts"}
         for delta in ("delta_success", "delta_cost_usd", "delta_j"):
@@ -101,8 +124,11 @@ def kill_and_resume(directory: Path, delays: list[float]) -> int:
     for delay in delays:
         resume = ["--resume", str(directory)] if (directory / "config.json").is_file() else []
         process = subprocess.Popen(
-            command(*train(directory, *resume)), cwd=ROOT, stderr=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, start_new_session=True,
+            command(*train(directory, *resume)),
+            cwd=ROOT,
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
         )
         try:
             process.wait(delay)

@@ -54,3 +54,14 @@ def test_a_tokenizer_without_template_is_refused() -> None:
     tokenizer.chat_template = None
     with pytest.raises(UserError, match="no chat template"):
         ChatFormat(tokenizer)
+
+
+def test_a_template_without_system_role_gets_it_in_the_users_message() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    text = tokenizer.decode(ChatFormat(tokenizer).opening("Effort: low", "Fix `f`."))
+    assert text == "<|im_start|>user\nEffort: low\n\nFix `f`.<|im_end|>\n<|im_start|>assistant\n"

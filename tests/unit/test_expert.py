@@ -9,12 +9,12 @@ from frontrunner.envs import expert
 from frontrunner.envs.corpus import CorpusFunction, collect, fingerprint, functions_of
 from frontrunner.envs.tools import parse
 
-SOURCE = '''def clip(value, low, high):
+SOURCE = """def clip(value, low, high):
     if value < low and low is not None:
         return low
     total = value + 1
     return high if total > high else value
-'''
+"""
 FUNCTION = CorpusFunction("pkg.module", "clip", SOURCE)
 
 

@@ -30,9 +30,7 @@ def test_versions_follow_the_staleness(staleness: int) -> None:
         sampled[step] = engine.version
         return []
 
-    with Pipeline(
-        engine, collect, first_step=0, last_step=9, max_staleness=staleness
-    ) as pipeline:
+    with Pipeline(engine, collect, first_step=0, last_step=9, max_staleness=staleness) as pipeline:
         for step in range(10):
             pipeline.take()
             pipeline.publish({}, step + 1)
@@ -55,13 +53,15 @@ def test_a_resumed_pipeline_starts_where_it_stopped() -> None:
 def test_a_refused_update_is_raised() -> None:
     engine = Recorder()
     engine.fail_at = 1
-    with (
-        pytest.raises(ValueError, match="refused"),
-        Pipeline(engine, lambda _: [], first_step=0, last_step=5, max_staleness=0) as pipeline,
-    ):
-        for step in range(6):
-            pipeline.take()
-            pipeline.publish({}, step + 1)
+
+    def run() -> None:
+        with Pipeline(engine, lambda _: [], first_step=0, last_step=5, max_staleness=0) as pipeline:
+            for step in range(6):
+                pipeline.take()
+                pipeline.publish({}, step + 1)
+
+    with pytest.raises(ValueError, match="refused"):
+        run()
 
 
 def test_a_failed_collection_is_raised() -> None:

@@ -42,16 +42,31 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 def test_a_run_does_not_start_in_a_folder_that_holds_something(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(UserError, match="already there"):
-        RunDirectory.open(tmp_path, Config(), resume=False)
+        RunDirectory.open(tmp_path, Config(), {}, resume=False)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+INPUTS = {"model": "aa", "tasks": "bb"}
 
 
 def test_resume_needs_a_run_and_the_same_settings(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no run to resume"):
-        RunDirectory.open(tmp_path / "x", Config(), resume=True)
-    RunDirectory.open(tmp_path / "x", Config(), resume=False)
+        RunDirectory.open(tmp_path / "x", Config(), INPUTS, resume=True)
+    del_me = RunDirectory.open(tmp_path / "x", Config(), INPUTS, resume=False)
+    with pytest.raises(UserError, match="another process"):
+        RunDirectory.open(tmp_path / "x", Config(), INPUTS, resume=True)
+    del_me.close()
     changed = Config.model_validate({"train": {"steps": 7}})
     with pytest.raises(UserError, match=r"train.steps \(40 -> 7\)"):
-        RunDirectory.open(tmp_path / "x", changed, resume=True)
+        RunDirectory.open(tmp_path / "x", changed, INPUTS, resume=True)
+    with pytest.raises(UserError, match="model changed"):
+        RunDirectory.open(tmp_path / "x", Config(), {**INPUTS, "model": "cc"}, resume=True)
     elsewhere = Config.model_validate({"run": {"directory": "moved"}})
-    assert RunDirectory.open(tmp_path / "x", elsewhere, resume=True).wall_seconds >= 0
+    assert RunDirectory.open(tmp_path / "x", elsewhere, INPUTS, resume=True).wall_seconds >= 0
+
+
+def test_a_start_that_was_killed_early_can_start_again(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / ".config.json.77").write_text("{")
+    RunDirectory.open(tmp_path, Config(), INPUTS, resume=False)
+    assert (tmp_path / "config.json").is_file()

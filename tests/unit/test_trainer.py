@@ -26,9 +26,7 @@ def make_samples(number: int, seed: int = 0, logprob: float | None = None) -> li
         ids = tuple(rng.randrange(3, 259) for _ in range(length))
         mask = tuple(i > 1 and rng.random() < 0.6 for i in range(length))
         logprobs = tuple((-5.0 if logprob is None else logprob) * m for m in mask)
-        samples.append(
-            Sample(ids, mask, logprobs, rng.uniform(-1, 1), ("low", "high")[n % 2], 0)
-        )
+        samples.append(Sample(ids, mask, logprobs, rng.uniform(-1, 1), ("low", "high")[n % 2], 0))
     return samples
 
 
@@ -130,12 +128,14 @@ def test_bfloat16_keeps_float32_masters() -> None:
     for _ in range(3):
         trainer.train_step(make_samples(4))
     moved = [
-        (m - p.float()).abs().max() for m, p in zip(trainer._masters, trainer._parameters,
-                                                    strict=True)
+        (m - p.float()).abs().max()
+        for m, p in zip(trainer._masters, trainer._parameters, strict=True)
     ]
-    assert any(0 < float(d) for d in moved)  # finer than bfloat16 can hold
-    assert all(torch.equal(m.bfloat16(), p) for m, p in zip(trainer._masters, trainer._parameters,
-                                                            strict=True))
+    assert any(float(d) > 0 for d in moved)  # finer than bfloat16 can hold
+    assert all(
+        torch.equal(m.bfloat16(), p)
+        for m, p in zip(trainer._masters, trainer._parameters, strict=True)
+    )
 
 
 def test_kl_term_pulls_back_to_the_base() -> None:
@@ -149,9 +149,7 @@ def test_kl_term_pulls_back_to_the_base() -> None:
         trainer = LocalTrainer(model, algo, TrainSection(learning_rate=3e-3), 1.0)
         for _ in range(8):
             metrics = trainer.train_step(samples).metrics
-        distances.append(
-            sum(float((v - start[k]).norm()) for k, v in model.state_dict().items())
-        )
+        distances.append(sum(float((v - start[k]).norm()) for k, v in model.state_dict().items()))
         assert ("train/kl_reference" in metrics) == (coefficient > 0)
     assert distances[1] < distances[0]
 
@@ -160,9 +158,7 @@ def test_kl_term_pulls_back_to_the_base() -> None:
 def test_restored_training_continues_to_the_bit(tmp_path: Path, bf16: bool) -> None:
     def build() -> LocalTrainer:
         model = tiny_model()
-        return LocalTrainer(
-            model.bfloat16() if bf16 else model, AlgoSection(), TrainSection(), 1.0
-        )
+        return LocalTrainer(model.bfloat16() if bf16 else model, AlgoSection(), TrainSection(), 1.0)
 
     straight = build()
     for n in range(4):
@@ -177,8 +173,7 @@ def test_restored_training_continues_to_the_bit(tmp_path: Path, bf16: bool) -> N
     for n in range(2, 4):
         second.train_step(make_samples(4, seed=n))
     assert all(
-        torch.equal(v, second.model.state_dict()[k])
-        for k, v in straight.model.state_dict().items()
+        torch.equal(v, second.model.state_dict()[k]) for k, v in straight.model.state_dict().items()
     )
 
 
@@ -188,7 +183,7 @@ def test_truncated_checkpoint_is_named(tmp_path: Path) -> None:
     trainer.save(tmp_path / "step-1")
     file = tmp_path / "step-1" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(UserError, match="model.safetensors: the file is truncated"):
+    with pytest.raises(UserError, match=r"model.safetensors: the file is truncated"):
         trainer.restore(tmp_path / "step-1")
     (tmp_path / "step-1" / "state.json").unlink()
     with pytest.raises(UserError, match="not a complete checkpoint"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +13,14 @@ from pathlib import Path
 import torch
 
 from frontrunner.config import Config
+from frontrunner.effort.price import price_table_hash
 from frontrunner.engine.engine import LocalEngine
 from frontrunner.envs import taskset
 from frontrunner.envs.chat import ChatFormat
 from frontrunner.envs.sandbox import LocalSandbox
 from frontrunner.envs.taskset import TaskSet
 from frontrunner.errors import UserError
-from frontrunner.train.model import Policy, load_policy
+from frontrunner.train.model import Policy, load_policy, resolve
 from frontrunner.train.trainer import LocalTrainer
 from frontrunner.verify.grader import TestGrader
 
@@ -34,14 +36,13 @@ class LocalSystem:
     trainer: LocalTrainer
     sandbox: LocalSandbox
     verifier: TestGrader
+    inputs: dict[str, str]
+    """Digests of what the config only names: model, tasks, prices."""
 
 
 @contextmanager
-def open_system(config: Config, model_path: str | Path | None = None) -> Iterator[LocalSystem]:
-    """Build the parts in order of what most often is missing, and close the sandbox at the end.
-
-    `model_path` replaces the config's (a checkpoint to evaluate).
-    """
+def open_system(config: Config) -> Iterator[LocalSystem]:
+    """Build the parts in order of what most often is missing, and close the sandbox at the end."""
     cores = os.cpu_count() or 1
     torch.set_num_threads(config.run.threads or cores)
     torch.manual_seed(config.run.seed)
@@ -51,7 +52,7 @@ def open_system(config: Config, model_path: str | Path | None = None) -> Iterato
             f"model.device = {config.model.device!r}, but torch sees no GPU here; "
             "use model.device = cpu"
         )
-    policy = load_policy(str(model_path or config.model.path), config.model.dtype)
+    policy = load_policy(config.model.path, config.model.dtype)
     chat = ChatFormat(policy.tokenizer)
     workers = config.env.workers or cores
     with LocalSandbox(tasks.trees(), num_workers=workers) as sandbox:
@@ -63,7 +64,25 @@ def open_system(config: Config, model_path: str | Path | None = None) -> Iterato
             prefill_tokens=config.engine.prefill_tokens,
         )
         trainer = LocalTrainer(
-            policy.model.to(device), config.algo, config.train, config.rollout.temperature
+            policy.model.to(device),
+            config.algo,
+            config.train,
+            config.rollout.temperature,
+            policy.tokenizer,
         )
         verifier = TestGrader(sandbox, tasks.tree, tasks.base_files)
-        yield LocalSystem(policy, chat, tasks, engine, trainer, sandbox, verifier)
+        inputs = {
+            "model": digest(*sorted(resolve(config.model.path).glob("*.safetensors"))),
+            "tasks": digest(taskset.manifest_path(config.env.tasks)),
+            "prices": price_table_hash(),
+        }
+        yield LocalSystem(policy, chat, tasks, engine, trainer, sandbox, verifier, inputs)
+
+
+def digest(*files: Path) -> str:
+    """SHA-256 over files, shortened."""
+    total = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as handle:
+            total.update(hashlib.file_digest(handle, "sha256").digest())
+    return total.hexdigest()[:16]

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     for name, check in checks.items():
         try:
             results.append({"name": name, "ok": True, "detail": check()})
-        except (UserError, ImportError) as error:
+        except (UserError, ImportError, ValueError, OSError) as error:
             results.append({"name": name, "ok": False, "detail": str(error)})
     good = all(r["ok"] for r in results)
     if args.json:
@@ -64,7 +64,10 @@ def _torch() -> str:
 def _sandbox() -> str:
     from frontrunner.envs.sandbox import probe
 
-    return ", ".join(f"{k} {v}" for k, v in probe().items())
+    facts = probe()
+    if facts.get("status") == "unavailable":
+        raise UserError(facts["reason"])
+    return ", ".join(f"{k} {v}" for k, v in facts.items() if k != "status")
 
 
 def _tasks() -> str:

@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
     parser.add_argument("--model", metavar="PATH", help="model folder or checkpoint to measure")
     parser.add_argument("--out", type=Path, help="folder for the rollouts (default: runs/eval-...)")
-    parser.add_argument("--resume", action="store_true", help="continue a killed evaluation in --out")
+    parser.add_argument("--resume", action="store_true", help="continue in --out")
     parser.add_argument("--json", action="store_true", help="print the points as JSON")
 
 
@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     from frontrunner.config import load
     from frontrunner.evals.frontier import points
     from frontrunner.rollout.store import RunDirectory
-    from frontrunner.run import cost_model_of, ladder_of, measure, open_collector
+    from frontrunner.run import check_ready, cost_model_of, ladder_of, measure, open_collector
 
     source = Path(args.recipe)
     overrides = list(args.overrides)
@@ -30,12 +30,12 @@ def run(args: argparse.Namespace) -> int:
         overrides.append(f"model.path={json.dumps(args.model)}")
     config = load(source / "config.json" if source.is_dir() else source, overrides)
     out = args.out or Path(default_directory(Path(f"eval-{source.stem}")))
-    directory = RunDirectory.open(out, config, resume=args.resume)
-    ladder = ladder_of(config)
+    ladder, cost_model = ladder_of(config), cost_model_of(config)
+    RunDirectory.check(out, config, resume=args.resume)
     with open_system(config) as system, open_collector(system, config) as collector:
-        rollouts = measure(
-            system, collector, config, directory, "base", ladder, cost_model_of(config)
-        )
+        check_ready(config, system)
+        directory = RunDirectory.open(out, config, system.inputs, resume=args.resume)
+        rollouts = measure(system, collector, config, directory, "base", ladder, cost_model)
     measured = points(rollouts, ladder, num_bootstrap=config.eval.num_bootstrap)
     if args.json:
         from dataclasses import asdict

@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from frontrunner.errors import UserError
+
+if TYPE_CHECKING:
+    from frontrunner.config import Config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,12 +18,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fit = verbs.add_parser("fit", help="fit lambda to stored base rollouts")
     fit.add_argument("source", type=Path, help="run directory, or a .jsonl file of rollouts")
     fit.add_argument("--levels", nargs="+", help="levels, lowest effort first (default: the run's)")
-    fit.add_argument("--bootstrap", type=int, default=2000, help="resamples (%(default)s)")
-    fit.add_argument("--seed", type=int, default=0)
+    fit.add_argument("--bootstrap", type=int, help="resamples (default: the run's)")
+    fit.add_argument("--seed", type=int, help="of the bootstrap (default: the run's)")
     fit.add_argument("--json", action="store_true")
 
 
 def run(args: argparse.Namespace) -> int:
+    from frontrunner.config import Config
     from frontrunner.effort.frontier import fit
     from frontrunner.evals.frontier import outcomes
     from frontrunner.rollout.store import RolloutFile
@@ -28,9 +33,18 @@ def run(args: argparse.Namespace) -> int:
     file = source / "eval" / "base.jsonl" if source.is_dir() else source
     if not file.is_file():
         raise UserError(f"{file}: no rollouts there; measure a model first: frontrunner eval")
-    levels = args.levels or _levels(source)
+    config = _config(source)
+    if args.levels is None and config is None:
+        raise UserError(f"{source}: name the levels, e.g. --levels low medium high")
+    config = config or Config()
+    if args.bootstrap is not None and args.bootstrap < 100:
+        raise UserError("--bootstrap must be at least 100")
     fitted = fit(
-        outcomes(RolloutFile(file).read()), levels, num_bootstrap=args.bootstrap, seed=args.seed
+        outcomes(RolloutFile(file).read()),
+        args.levels or config.effort.levels,
+        num_bootstrap=args.bootstrap or config.eval.num_bootstrap,
+        seed=config.eval.seed if args.seed is None else args.seed,
+        ratio=config.effort.min_ratio,
     )
     if args.json:
         print(json.dumps(fitted.to_json(), indent=1))
@@ -47,10 +61,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _levels(source: Path) -> tuple[str, ...]:
+def _config(source: Path) -> Config | None:
+    """Settings of the run that the rollouts belong to, if they belong to one."""
     from frontrunner.config import load
 
     marker = source / "config.json"
-    if not marker.is_file():
-        raise UserError(f"{source}: name the levels, e.g. --levels low medium high")
-    return load(marker).effort.levels
+    return load(marker) if marker.is_file() else None

@@ -27,6 +27,14 @@ VERBS = {
 }
 
 
+_HINTS = {
+    errno.ENOSPC: "no space left; free some and continue with --resume",
+    errno.EDQUOT: "the disk quota is used up; free some and continue with --resume",
+    errno.EACCES: "permission denied; choose another folder or change its permissions",
+    errno.EROFS: "the file system is read-only; choose another folder",
+}
+
+
 def parser_of(verb: str) -> argparse.ArgumentParser:
     """The parser of one verb; imports that verb's module only."""
     parser = argparse.ArgumentParser(prog=f"frontrunner {verb}", description=VERBS[verb])
@@ -37,11 +45,9 @@ def parser_of(verb: str) -> argparse.ArgumentParser:
 def overview() -> str:
     width = max(map(len, VERBS))
     lines = [f"  {verb:<{width}}  {summary}" for verb, summary in VERBS.items()]
-    return "\n".join(
-        ["usage: frontrunner VERB ...", "", "Post-trains coding agents at every effort level.", ""]
-        + lines
-        + ["", "`frontrunner VERB --help` tells more. Start with: frontrunner doctor"]
-    )
+    head = ["usage: frontrunner VERB ...", "", "Post-trains coding agents at every effort level."]
+    tail = "`frontrunner VERB --help` tells more. Start with: frontrunner doctor"
+    return "\n".join([*head, "", *lines, "", tail])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,7 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     # sandbox needs the same cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        args = parser_of(verb).parse_args(rest)
+        parser = parser_of(verb)
+        # Options may stand between overrides; verbs with sub-verbs cannot be parsed that way.
+        mixed = verb in ("train", "eval")
+        args = parser.parse_intermixed_args(rest) if mixed else parser.parse_args(rest)
         code: int = importlib.import_module(f"frontrunner.cli.{verb}").run(args)
         return code
     except UserError as error:
@@ -73,13 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _quiet_pipe()
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        hint = _HINTS.get(error.errno or 0)
+        if hint is None:
             raise
-        print(
-            f"frontrunner: {error.filename or 'the disk'}: no space left; free some and continue "
-            "with --resume",
-            file=sys.stderr,
-        )
+        print(f"frontrunner: {error.filename or 'the disk'}: {hint}", file=sys.stderr)
         return 2
 
 

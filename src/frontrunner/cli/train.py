@@ -49,12 +49,13 @@ def _dry_run(source: Path, config: object) -> int:
     """Build every part once, so that whatever is missing is said before hours are spent."""
     from frontrunner.backends.local import open_system
     from frontrunner.config import Config
-    from frontrunner.run import cost_model_of, ladder_of
+    from frontrunner.run import check_ready, cost_model_of, ladder_of
 
     assert isinstance(config, Config)
     ladder_of(config)
     cost_model_of(config)
     with open_system(config) as system:
+        check_ready(config, system)
         tasks = system.tasks
         print(
             f"{source}: ready to run: {len(tasks.split('train'))} training and "

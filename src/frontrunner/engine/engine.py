@@ -36,11 +36,15 @@ class LocalEngine:
                 "engine does not serve; use a model with full attention"
             )
         limit = getattr(config, "max_position_embeddings", max_context)
+        if max_context > limit:
+            raise UserError(
+                f"engine.max_context = {max_context}, but the model's limit is {limit}; lower it"
+            )
         self.model = model.eval()
         self.version = 0
         self.num_prefilled = 0
         self.num_reused = 0
-        self._max_context = min(max_context, limit)
+        self._max_context = max_context
         self._prefill_tokens = prefill_tokens
         self._clock = 0
         self._waiting: deque[GenerateRequest] = deque()
@@ -78,8 +82,6 @@ class LocalEngine:
 
         Nothing changes unless all names and shapes match.
         """
-        if self.num_pending:
-            raise RuntimeError(f"{self.num_pending} requests are in flight")
         own = self.model.state_dict()
         if own.keys() != state.keys():
             odd = sorted(own.keys() ^ state.keys())[:3]
@@ -87,11 +89,17 @@ class LocalEngine:
         for name, value in state.items():
             if own[name].shape != value.shape:
                 raise ValueError(f"{name}: shape {tuple(value.shape)} != {tuple(own[name].shape)}")
+        self.forget()
         with torch.no_grad():
             for name, value in state.items():
                 own[name].copy_(value)
-        self.cache.clear()
         self.version = version
+
+    def forget(self) -> None:
+        """Drop cached prefixes: results then depend on the coming requests alone."""
+        if self.num_pending:
+            raise RuntimeError(f"{self.num_pending} requests are in flight")
+        self.cache.clear()
 
     def _admit(self) -> None:
         budget = self._prefill_tokens

@@ -61,8 +61,9 @@ class SlotCache:
         return slot, common
 
     def clear(self) -> None:
-        """Forget everything: the weights have changed."""
+        """Forget everything, so that what comes next depends on what is asked alone."""
         self.tokens = [[] for _ in range(self.num_slots)]
+        self.last_used = [0] * self.num_slots
 
     def bind_prefill(self, slot: int, start: int, stop: int) -> None:
         """The next pass writes positions `start..stop` of one slot and reads up to `stop`."""
@@ -88,7 +89,3 @@ class SlotCache:
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0  # positions and masks are always given explicitly
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in [*self.keys, *self.values])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 _WATCHED = (
@@ -118,6 +118,40 @@ def _of(names: Iterable[str]) -> list[_Group]:
     return [group for module in modules for group in _groups(module)]
 
 
+def _parts(function: types.FunctionType) -> tuple[object, ...]:
+    """Everything that can be exchanged in a function without another function being there."""
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    defaults = (function.__defaults__, function.__kwdefaults__)
+    values = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    return (function.__code__, *defaults, *values, *cells)
+
+
+class _Own:
+    """An object of the judge, its class and some functions, and what they were made of."""
+
+    def __init__(self, owner: object, functions: Sequence[types.FunctionType]) -> None:
+        self._owner, self._kind = owner, type(owner)
+        own = [value for value in vars(self._kind).values() if _is_function(value)]
+        self._functions = [*own, *functions]
+        self._slots = tuple(vars(self._kind).get("__slots__", ()))
+        self._kept = self._now()
+        self._ids = tuple(map(id, self._kept))
+
+    def _now(self) -> list[object]:
+        found: list[object] = [type(self._owner), *vars(self._kind).values()]
+        found += [getattr(self._owner, name) for name in self._slots]
+        for function in self._functions:
+            found += _parts(function)
+        return found
+
+    def intact(self) -> bool:
+        return tuple(map(id, self._now())) == self._ids
+
+
+def _is_function(value: object) -> bool:
+    return isinstance(value, types.FunctionType)
+
+
 class Guard:
     """Remembers the internals as they are when it is made."""
 
@@ -125,6 +159,13 @@ class Guard:
         self._critical = _of(_CRITICAL)
         self._other = _of(_OTHER)
         self._tracers = (sys.gettrace, sys.getprofile)
+        self._own: list[_Own] = []
+
+    def keep(self, owner: object, functions: Sequence[types.FunctionType]) -> None:
+        """Watches the reporter too: `owner` with its class and slots, `functions`, and itself."""
+        mine = (_Own, _Group, Guard)
+        parts = [value for kind in mine for value in vars(kind).values() if _is_function(value)]
+        self._own.append(_Own(owner, [*functions, *parts, _parts, _is_function]))
 
     def check(self, thorough: bool) -> str:
         """What changed, in words, or ''."""
@@ -132,6 +173,8 @@ class Guard:
             for group in groups:
                 if not group.intact():
                     return group.changed()
+        if not all(own.intact() for own in self._own):
+            return "the reporter was changed"
         if any(tracer() is not None for tracer in self._tracers):
             return "a trace function was installed"
         return ""

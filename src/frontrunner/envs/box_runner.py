@@ -1,15 +1,18 @@
 """Runs pytest in this process and reports each test over a pipe (standard library and pytest).
 
 Everything here shares the interpreter with untrusted code. What protects the report: a keyed
-digest on each line, our own observation of every test call beside pytest's, the guard over
-pytest's internals (`box_guard`), and the canaries that the grader adds.
+digest on each line, outcomes decided and written in a frame that began before any untrusted import
+and holds what it needs in local variables, the guard over pytest's internals and over this file's
+own objects (`box_guard`), and the canaries and seals that the grader adds.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib
 import importlib.machinery
+import itertools
 import json
 import linecache
 import os
@@ -26,6 +29,10 @@ import pytest
 Emit = Callable[[dict[str, Any]], None]
 Check = Callable[[bool], str]
 """What changed in the interpreter, or ''; the argument asks for a thorough look."""
+Keep = Callable[[object, Sequence[Callable[..., Any]]], None]
+"""Tells the guard to watch an object with its class, and functions."""
+Phase = tuple[str, str, bool]
+"""`setup`, `call` or `teardown`; pytest's outcome; whether we saw a call end without an error."""
 
 _ARGS = (
     "--assert=plain",
@@ -62,13 +69,11 @@ _COMPLETE = (0, 1, 5)
 def reporter(fd: int, key: bytes) -> Emit:
     """A function that writes one authenticated JSON line per call; `key` is not kept."""
     state = hashlib.blake2b(key=key, digest_size=16)
-    count = 0
+    count = itertools.count()
     write, encode = os.write, json.JSONEncoder(separators=(",", ":")).encode
 
     def emit(record: dict[str, Any]) -> None:
-        nonlocal count
-        body = f"{count} {encode(record)}".encode()
-        count += 1
+        body = f"{next(count)} {encode(record)}".encode()
         digest = state.copy()
         digest.update(body)
         line = digest.hexdigest().encode() + b" " + body + b"\n"
@@ -175,11 +180,39 @@ def _replaced(items: Sequence[pytest.Item]) -> str:
     return ""
 
 
-class _Reports:
-    """Pytest plugin: selects and orders the requested tests, and emits one record for each.
+def _fold(phases: Sequence[Phase]) -> str:
+    """Outcome of one test from its phases; a test that never reported a call did not pass."""
+    outcome = ""
+    for when, said, returned in phases:
+        if said == "failed":
+            outcome = "failed" if when == "call" else "error"
+        elif said == "skipped":
+            outcome = outcome or "skipped"
+        elif when == "call":
+            outcome = "passed" if returned else "failed"
+    return outcome or "error"
 
-    It is registered before the fork and armed after it.
+
+class _Reports:
+    """Pytest plugin: selects and orders the requested tests, and notes how each phase ended.
+
+    It is registered before the fork and armed after it. Once armed, no slot is assigned again:
+    what changes is inside the containers, so the guard can watch the slots by identity.
     """
+
+    __slots__ = (
+        "_check",
+        "_codes",
+        "_emit",
+        "_known",
+        "_names",
+        "_plugins",
+        "_returned",
+        "_said",
+        "_wanted",
+        "early",
+        "phases",
+    )
 
     def __init__(self) -> None:
         self._emit: Emit = lambda record: None
@@ -187,31 +220,38 @@ class _Reports:
         self._wanted: dict[str, int] = {}
         self._names: dict[str, set[str]] = {}
         self._codes: dict[str, object] = {}
-        self._hooks: list[Any] = []
+        self._known: list[tuple[Any, dict[int, Any]]] = []
         self._plugins: list[Any] = []
-        self._outcome = ""
-        self._returned = False
-        self._said = False
-        self.num_reported = 0
+        self._returned: list[str] = []
+        self._said: list[str] = []
+        self.phases: list[Phase] = []
+        self.early: list[str] = []
+        """Tests reported before the loop: their file did not import."""
 
     def arm(self, emit: Emit, tests: Sequence[str], check: Check) -> None:
         self._emit, self._check = emit, check
-        self._wanted = {test: rank for rank, test in reversed(list(enumerate(tests)))}
+        self._wanted.update({test: rank for rank, test in reversed(list(enumerate(tests)))})
         for test in tests:
             path, *names = test.split("[", 1)[0].split("::")
             self._names.setdefault(path, set()).add(names[0] if names else "")
 
     def pytest_collection(self, session: pytest.Session) -> None:
         """Remembers who may answer the hooks that decide an outcome: no code under test ran yet."""
-        self._hooks = [getattr(session.config.hook, name) for name in _DECIDING]
-        self._plugins = list(session.config.pluginmanager.get_plugins())
+        for name in _DECIDING:
+            hook = getattr(session.config.hook, name)
+            answers = {id(answer): answer.function for answer in hook.get_hookimpls()}
+            self._known.append((hook, answers))
+        self._plugins += session.config.pluginmanager.get_plugins()
 
-    def _stranger(self) -> str:
-        known = set(map(id, self._plugins))
-        for hook in self._hooks:
+    def stranger(self) -> str:
+        """A deciding hook that is answered by what was not there before, or ''."""
+        plugins = set(map(id, self._plugins))
+        for hook, answers in self._known:
             for answer in hook.get_hookimpls():
+                if answers.get(id(answer), answer.function) is not answer.function:
+                    return f"an answer to {hook.name} was replaced"
                 home = str(getattr(answer.plugin, "__file__", ""))
-                if id(answer.plugin) not in known and not home.endswith("/conftest.py"):
+                if id(answer.plugin) not in plugins and not home.endswith("/conftest.py"):
                     return f"a plugin was added to {hook.name}"
         return ""
 
@@ -221,7 +261,7 @@ class _Reports:
         return [] if names and "" not in names and name not in names else None
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        self.guard()
+        self._accuse(self._check(False) or self.stranger())
         ranked = [(_matches(item.nodeid, self._wanted), item) for item in items]
         chosen = [pair for pair in ranked if pair[0] is not None]
         items[:] = [item for _, item in sorted(chosen, key=lambda pair: pair[0] or 0)]
@@ -233,9 +273,15 @@ class _Reports:
         if report.failed:
             for test in self._wanted:
                 if test == report.nodeid or test.startswith(report.nodeid + "::"):
-                    self._finish(test, "error")
+                    self.early.append(test)
+                    self._emit({"test": test, "outcome": "error"})
             line = str(report.longrepr).strip().rpartition("\n")[2].removeprefix("E").strip()
             self._say(f"{report.nodeid}: {line}"[:_MESSAGE_CHARS])
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Where pytest runs the session itself (`Session.run` otherwise goes round this hook)."""
+        _loop(session, self, self._emit, self._check, _fold)
+        return True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
@@ -244,51 +290,56 @@ class _Reports:
         result = yield
         if not intact or known is not _code(pyfuncitem):
             self._accuse(f"{pyfuncitem.name} was replaced")
-        self._returned = True
+        self._returned.append(pyfuncitem.nodeid)
         return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        if call.when == "setup":
-            self._outcome = ""
         report = yield
-        if call.when == "teardown":  # by now a test's own patches are undone
-            self.guard()
-        if report.failed:
-            self._outcome = "failed" if call.when == "call" else "error"
-            if call.excinfo is not None and not self._said:
-                self._say(_describe(item.name, call.excinfo.value))
-        elif report.skipped and not self._outcome:
-            self._outcome = "skipped"
-        elif call.when == "call":
-            self._outcome = self._passed(item, call)
-        self._returned = False
-        if call.when == "teardown":
-            self._finish(item.nodeid, self._outcome or "error")
-        return report
-
-    def _passed(self, item: pytest.Item, call: pytest.CallInfo[None]) -> str:
+        if report.failed and call.excinfo is not None:
+            self._say(_describe(item.name, call.excinfo.value))
         # A unittest case does not go through `pytest_pyfunc_call`.
-        plain = type(item) is pytest.Function
-        return "passed" if call.excinfo is None and (self._returned or not plain) else "failed"
-
-    def guard(self, thorough: bool = False) -> None:
-        self._accuse(self._check(thorough) or self._stranger())
+        returned = item.nodeid in self._returned or type(item) is not pytest.Function
+        self.phases.append((call.when, report.outcome, call.excinfo is None and returned))
+        return report
 
     def _accuse(self, found: str) -> None:
         if found:
             self._emit({"tampering": found})
 
-    def _finish(self, node_id: str, outcome: str) -> None:
-        self.num_reported += 1
-        self._emit({"test": node_id, "outcome": outcome})
-
     def _say(self, message: str) -> None:
         if not self._said:
-            self._said = True
+            self._said.append(message)
             self._emit({"message": message})
+
+
+def _loop(
+    session: pytest.Session,
+    reports: _Reports,
+    emit: Emit,
+    check: Check,
+    fold: Callable[[Sequence[Phase]], str],
+) -> None:
+    """Runs the collected tests and writes each outcome as it is known.
+
+    Everything that decides is a local variable of a running frame, which other Python code can
+    read but not assign.
+    """
+    stranger, phases, items = reports.stranger, reports.phases, tuple(session.items)
+    for item, following in zip(items, (*items[1:], None), strict=True):
+        phases.clear()
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        outcome = fold(phases)
+        found = check(False) or stranger()  # by now a test's own patches are undone
+        if found:
+            emit({"tampering": found})
+        emit({"test": item.nodeid, "outcome": outcome})
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
 
 
 class Session:
@@ -306,7 +357,9 @@ class Session:
         self._config.hook.pytest_sessionstart(session=self._session)
         self._config.pluginmanager._dirpath2confmods.clear()
 
-    def run(self, emit: Emit, tests: Sequence[str], max_failures: int, check: Check) -> None:
+    def run(
+        self, emit: Emit, tests: Sequence[str], max_failures: int, check: Check, keep: Keep
+    ) -> None:
         """Runs exactly `tests`, which lie below the working directory, in their order.
 
         Ends with a `done` record unless the code under test ended the session.
@@ -314,28 +367,29 @@ class Session:
         random.seed(0)
         files = dict.fromkeys(test.split("::", 1)[0] for test in tests)
         present = [name for name in files if os.path.exists(name)]
-        if any(_has_conftest(name) for name in present):
-            self._plugin = _Reports()
-            self._plugin.arm(emit, tests, check)
+        ordinary = any(_has_conftest(name) for name in present)
+        reports = _Reports() if ordinary else self._plugin
+        reports.arm(emit, tests, check)
+        keep(reports, (emit, _fold, _loop, _code, _replaced, _matches, _describe))
+        if ordinary:
             args = [*_ARGS, f"--maxfail={max_failures}", *present]
-            complete = pytest.main(args, plugins=[self._plugin]) in _COMPLETE
+            complete = pytest.main(args, plugins=[reports]) in _COMPLETE
         else:
-            self._plugin.arm(emit, tests, check)
-            complete = not present or self._run_prepared(present, max_failures)
-        self._plugin.guard(thorough=True)
+            config, session, loop, fold = self._config, self._session, _loop, _fold
+            config.args[:] = present
+            config.option.maxfail = max_failures
+            try:
+                if present:
+                    config.hook.pytest_collection(session=session)
+                    loop(session, reports, emit, check, fold)
+            except session.Failed:  # the limit on failures was reached
+                pass
+            complete = True
+        found = check(True) or reports.stranger()
+        if found:
+            emit({"tampering": found})
         if complete:
-            emit({"done": self._plugin.num_reported})
-
-    def _run_prepared(self, files: list[str], max_failures: int) -> bool:
-        config, session = self._config, self._session
-        config.args[:] = files
-        config.option.maxfail = max_failures
-        try:
-            config.hook.pytest_collection(session=session)
-            config.hook.pytest_runtestloop(session=session)
-        except session.Failed:  # the limit on failures was reached
-            return True
-        return True
+            emit({"done": True})
 
 
 def _has_conftest(path: str) -> bool:
@@ -365,7 +419,10 @@ def warm_up() -> None:
 
 
 def prepare(path: Sequence[str]) -> None:
-    """Interpreter state of a run: only the project and its libraries are importable."""
+    """Interpreter state of a run: only the project and its libraries are importable, and the
+    garbage collector does not lead to the objects that judge."""
+    for name in ("get_objects", "get_referents", "get_referrers", "unfreeze"):
+        vars(gc).pop(name, None)
     sys.path[:] = [*path, *(entry for entry in sys.path if entry != "/opt/box")]
     sys.path_importer_cache.clear()
     sys.dont_write_bytecode = True

@@ -177,7 +177,7 @@ def _become_runner(
         tests, most = request["tests"], request["max_failures"]
         key = b""
         request.clear()
-        session.run(emit, tests, most, guard.check)
+        session.run(emit, tests, most, guard.check, guard.keep)
     finally:
         os._exit(0)
 
@@ -262,6 +262,8 @@ def _summarise(records: list[dict[str, Any]], forged: bool, timed_out: bool) -> 
         tampering = tampering or record.get("tampering", "")
         done = record.get("done", done)
         if "test" in record:
+            if record["test"] in outcomes:
+                tampering = tampering or "a test was reported twice"
             outcomes[record["test"]] = record["outcome"]
     return {
         "outcomes": outcomes,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from jinja2 import TemplateError
+
 from frontrunner.errors import UserError
 
 _ANSWER = "ANSWERMARK"
@@ -28,7 +30,6 @@ class ChatFormat:
         self.stop_text, self.stop_token_ids = self._stop()
         text = tokenizer.apply_chat_template(
             [
-                {"role": "system", "content": "s"},
                 {"role": "user", "content": "u"},
                 {"role": "assistant", "content": _ANSWER},
                 {"role": "user", "content": _OBSERVATION},
@@ -37,6 +38,11 @@ class ChatFormat:
             add_generation_prompt=True,
         )
         tail = text[text.index(_ANSWER) + len(_ANSWER) :]
+        if tail.count(_OBSERVATION) != 1:
+            raise UserError(
+                f"{tokenizer.name_or_path}: its chat template does not show every message once; "
+                "multi-turn rollouts need one that does"
+            )
         self._before, self._after = tail.split(_OBSERVATION)
         self._closed = self._before.removeprefix(self.stop_text)
 
@@ -49,7 +55,10 @@ class ChatFormat:
         tail = text[text.index(_ANSWER) + len(_ANSWER) :]
         ids = self._encode(tail)
         eos = self.tokenizer.eos_token_id
-        if ids and self.tokenizer.convert_ids_to_tokens(ids[0]) in self.tokenizer.all_special_tokens:
+        if (
+            ids
+            and self.tokenizer.convert_ids_to_tokens(ids[0]) in self.tokenizer.all_special_tokens
+        ):
             stop = ids[0]
         else:
             stop = eos
@@ -61,13 +70,25 @@ class ChatFormat:
         return ids
 
     def opening(self, system: str, user: str) -> list[int]:
-        """Tokens up to where the first answer begins."""
-        text = self.tokenizer.apply_chat_template(
-            [{"role": "system", "content": system}, {"role": "user", "content": user}],
-            tokenize=False,
-            add_generation_prompt=True,
-        )
+        """Tokens up to where the first answer begins.
+
+        Where a template has no system role, the system message opens the user's.
+        """
+        split = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        joined = [{"role": "user", "content": f"{system}\n\n{user}"}]
+        try:
+            text = self._render(split)
+            if system not in text:
+                text = self._render(joined)
+        except TemplateError:
+            text = self._render(joined)
         return self._encode(text)
+
+    def _render(self, messages: list[dict[str, str]]) -> str:
+        text: str = self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+        return text
 
     def continuation(self, observation: str, *, closed: bool) -> list[int]:
         """Tokens between a sampled answer and the next one.

@@ -90,7 +90,7 @@ def collect(
     packages: Iterable[str],
     held_out: Iterable[str],
     min_lines: int = 3,
-    max_lines: int = 20,
+    max_lines: int = 16,
 ) -> list[CorpusFunction]:
     """Distinct functions of `packages` that do not occur in `held_out`, in a fixed order."""
     seen: set[str] = set()

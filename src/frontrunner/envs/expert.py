@@ -35,7 +35,7 @@ class Style:
     wrong_first: float
     """The first repair is a plausible wrong one."""
     look_around: float
-    """Searches or lists before viewing."""
+    """Lists files before viewing."""
     reproduce: float
     """Runs the tests before editing."""
     check: float
@@ -119,8 +119,9 @@ def trajectory(
     env = BugFixEnvironment(
         Workspace(Path("empty"), {path: bad}),
         _Simulated(path, function.source, message, num_tests),
-        num_tests,
-        0.01,
+        focus=function.qualname,
+        num_tests=num_tests,
+        test_seconds=0.01,
     )
     turns = _work(rng, env, function, bug, bad, broken, style)
     return Trajectory(effort, user, turns) if turns else None
@@ -143,8 +144,8 @@ def _work(
         return observation
 
     if rng.random() < style.look_around:
-        do(f"search def {function.qualname.rsplit('.', 1)[-1]}")
-    shown = do(f"view {function.qualname}").split("\n")
+        do("list")
+    shown = do("view").split("\n")
     if rng.random() < style.reproduce:
         do("test")
     right = mutations.repair(function.source, bug)

@@ -222,22 +222,33 @@ def apply(source: str, mutation: Mutation) -> str:
     return b"".join(lines).decode()
 
 
+def _shared_tail(a: str, b: str) -> int:
+    """Characters of the longest common ending that starts with a whole word in both."""
+    starts = {len(a) - m.start() for m in re.finditer(r"\w+", a)}
+    starts &= {len(b) - m.start() for m in re.finditer(r"\w+", b)}
+    return max((s for s in starts if a[len(a) - s :] == b[len(b) - s :]), default=0)
+
+
 def repair(source: str, mutation: Mutation) -> tuple[int, str, str]:
     """The compact edit that undoes a mutation: (line, old, new) on the *mutated* source.
 
     `old` is the shortest run of whole tokens around the site that occurs once on its line, so
-    that `edit LINE OLD => NEW` is unambiguous.
+    that `edit LINE OLD => NEW` is unambiguous; neither side is empty or ends in blanks.
     """
     row = source.encode().splitlines()[mutation.line - 1]
     before, after = row[: mutation.col].decode(), row[mutation.end_col :].decode()
     good, bad = row[mutation.col : mutation.end_col].decode(), mutation.after
     line = before + bad + after
+    shared = _shared_tail(bad, good)  # `not f(x)` and `f(x)` differ in `not` only
+    after = bad[len(bad) - shared :] + after
+    good, bad = good[: len(good) - shared], bad[: len(bad) - shared]
     lefts = [m.start() for m in re.finditer(r"\w+|[^\w\s]", before)][::-1]
     rights = [m.end() for m in re.finditer(r"\w+|[^\w\s]", after)]
     left, right = len(before), 0
     for step in range(len(lefts) + len(rights)):
         old = before[left:] + bad + after[:right]
-        if line.count(old) == 1 and old.strip():
+        new = before[left:] + good + after[:right]
+        if line.count(old) == 1 and old and new and old == old.strip() and new == new.strip():
             break
         grow_left = (step % 2 == 1 or not rights) and lefts
         if grow_left:

@@ -1,6 +1,6 @@
 """The tools a coding agent has, as one text command a turn, and the environment that runs them.
 
-    list [FOLDER] | view NAME | view FILE [FIRST LAST] | search TEXT
+    list [FOLDER] | view | view NAME | view FILE [FIRST LAST] | search TEXT
     edit LINE OLD => NEW | undo | test | submit
 
 A command is the first line of the message that starts with a tool's name; text around it is the
@@ -18,7 +18,8 @@ from frontrunner.envs.workspace import ToolError, Workspace
 from frontrunner.protocols import TestReport
 
 HELP = """Commands, one per message:
-view NAME - show a function or class with numbered lines
+view - show the function that the task names, with numbered lines
+view NAME - show another function or class
 view FILE [FIRST LAST] - show lines of a file
 search TEXT - find text in the project
 list [FOLDER] - list files
@@ -29,7 +30,8 @@ submit - hand in the work"""
 
 TOOLS = ("list", "view", "search", "edit", "undo", "test", "submit")
 _COMMAND = re.compile(rf"^\s*({'|'.join(TOOLS)})\b[ \t]*(.*?)\s*$", re.MULTILINE)
-EDIT = re.compile(r"(\d+) (.+?) => ?(.*)", re.DOTALL)
+EDIT = re.compile(r"(\d{1,6}) (.+?) => ?(.*)", re.DOTALL)
+_NUMBER = re.compile(r"\d{1,6}")
 REFERENCE_SECONDS = 0.01
 """Reference duration of every tool but `test`, for pricing."""
 
@@ -65,13 +67,21 @@ RunTests = Callable[[dict[str, str | None]], TestReport]
 class BugFixEnvironment:
     """One task being worked on; implements `protocols.Environment`.
 
+    `focus` is the definition that the user's message names, which a bare `view` shows;
     `run_tests` gets the edited files and runs the task's tests in the sandbox.
     """
 
     def __init__(
-        self, workspace: Workspace, run_tests: RunTests, num_tests: int, test_seconds: float
+        self,
+        workspace: Workspace,
+        run_tests: RunTests,
+        *,
+        focus: str,
+        num_tests: int,
+        test_seconds: float,
     ) -> None:
         self.workspace = workspace
+        self._focus = focus
         self.done = False
         self._run_tests = run_tests
         self._num_tests = num_tests
@@ -105,9 +115,9 @@ class BugFixEnvironment:
             case "list":
                 return self.workspace.list(argument or ".")
             case "view":
-                words = argument.split()
-                if not words or not all(w.isdecimal() for w in words[1:3]):
-                    raise ToolError("view: write `view NAME` or `view FILE [FIRST LAST]`")
+                words = argument.split() or [self._focus]
+                if len(words) > 3 or not all(_NUMBER.fullmatch(w) for w in words[1:]):
+                    raise ToolError("view: write `view`, `view NAME` or `view FILE [FIRST LAST]`")
                 bounds = [int(w) for w in words[1:3]] + [None, None]
                 return self.workspace.view(words[0], bounds[0], bounds[1])
             case "search":

