@@ -152,19 +152,15 @@ class LocalEngine:
 
     def _decode(self) -> list[GenerateResult]:
         rows = [self._running[s] for s in sorted(self._running)]
-        num_rows = rows[-1].slot + 1
-        positions = [self.cache.length(s) for s in range(num_rows)]
-        tokens = [0] * num_rows
-        for row in rows:
-            tokens[row.slot] = row.last_token
-        position = torch.tensor(positions, device=self._device)[:, None]
-        self.cache.bind_decode(num_rows, position)
-        width = max(positions) + 1
+        slots, position = self.cache.bind_decode([r.slot for r in rows])
+        tokens = [self._running[s].last_token if s in self._running else 0 for s in slots]
+        width = int(position.max()) + 1
         mask = (torch.arange(width, device=self._device) <= position)[:, None, None]
         logits = self._forward(torch.tensor(tokens, device=self._device)[:, None], position, mask)
         for row in rows:
             self.cache.tokens[row.slot].append(row.last_token)
-        self._append(rows, logits[[r.slot for r in rows]])
+        place = {slot: n for n, slot in enumerate(slots)}
+        self._append(rows, logits[[place[r.slot] for r in rows]])
         return self._retire()
 
     def _retire(self) -> list[GenerateResult]:

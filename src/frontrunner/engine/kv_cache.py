@@ -2,7 +2,8 @@
 
 One slot per conversation: `[slot, H_kv, T, D]` per layer. A finished request leaves its tokens in
 the slot, so the next turn of the same conversation finds its prefix there and only the new tokens
-are computed. The decode step reads slots `0..n` in place, without gathering.
+are computed. While most slots are busy the decode step reads `0..n` in place; when few are left it
+gathers those few, since a copy is then cheaper than attending for idle rows.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class SlotCache:
         self.tokens: list[list[int]] = [[] for _ in range(num_slots)]
         self.last_used = [0] * num_slots
         self.num_slots, self.max_context = num_slots, max_context
-        self._rows = slice(0, 0)
+        self._rows: slice | Tensor = slice(0, 0)
         self._width = 0
         self._positions: Tensor | None = None
 
@@ -70,22 +71,36 @@ class SlotCache:
         self._rows, self._width = slice(slot, slot + 1), stop
         self._positions = torch.arange(start, stop, device=self.keys[0].device)[None]
 
-    def bind_decode(self, num_rows: int, positions: Tensor) -> None:
-        """The next pass writes one position per slot `[B, 1]` of slots `0..num_rows`."""
-        self._rows, self._positions = slice(0, num_rows), positions
-        self._width = int(positions.max()) + 1
+    def bind_decode(self, running: list[int]) -> tuple[list[int], Tensor]:
+        """The next pass writes one position per row. Returns the slot of every row, which may
+        include idle ones, and the positions `[B, 1]`."""
+        span = max(running) + 1
+        slots = running if 2 * len(running) < span else list(range(span))
+        device = self.keys[0].device
+        self._rows = torch.tensor(slots, device=device) if len(slots) < span else slice(0, span)
+        self._positions = torch.tensor([self.length(s) for s in slots], device=device)[:, None]
+        self._width = int(self._positions.max()) + 1
+        return slots, self._positions
 
     def update(
         self, keys: Tensor, values: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Store `[B, H, q, D]` at the bound places; returns `[B, H, T, D]` to attend to."""
-        held_k, held_v = self.keys[layer_idx][self._rows], self.values[layer_idx][self._rows]
-        positions = self._positions
+        positions, rows, width = self._positions, self._rows, self._width
         assert positions is not None
-        rows = torch.arange(held_k.shape[0], device=keys.device)[:, None]
-        held_k[rows, :, positions] = keys.transpose(1, 2)
-        held_v[rows, :, positions] = values.transpose(1, 2)
-        return held_k[:, :, : self._width], held_v[:, :, : self._width]
+        held_k, held_v = self.keys[layer_idx], self.values[layer_idx]
+        if isinstance(rows, Tensor):
+            held_k[rows[:, None], :, positions] = keys.transpose(1, 2)
+            held_v[rows[:, None], :, positions] = values.transpose(1, 2)
+            return (
+                held_k[:, :, :width].index_select(0, rows),
+                held_v[:, :, :width].index_select(0, rows),
+            )
+        held_k, held_v = held_k[rows], held_v[rows]
+        index = torch.arange(held_k.shape[0], device=keys.device)[:, None]
+        held_k[index, :, positions] = keys.transpose(1, 2)
+        held_v[index, :, positions] = values.transpose(1, 2)
+        return held_k[:, :, :width], held_v[:, :, :width]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0  # positions and masks are always given explicitly

@@ -25,7 +25,7 @@ RUNNER_LIBRARIES = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 _SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/lib32", "/lib", "/lib64", "/lib32")
 # Second copies of packages live here: installed ones, and wheels that ship with the interpreter.
 _MASKED = ("site-packages", "dist-packages", "ensurepip", "test", "idlelib", "turtledemo")
-_CODE = ("box_server.py", "box_runner.py", "box_confine.py", "box_guard.py", "box_paths.py")
+_CODE = tuple(f"box_{name}.py" for name in "server runner report confine guard paths".split())
 
 
 STAGE_PREFIX = "frontrunner-box-"

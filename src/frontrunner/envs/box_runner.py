@@ -9,11 +9,8 @@ own objects (`box_guard`), and the canaries and seals that the grader adds.
 from __future__ import annotations
 
 import gc
-import hashlib
 import importlib
 import importlib.machinery
-import itertools
-import json
 import linecache
 import os
 import random
@@ -26,7 +23,8 @@ from typing import Any
 import _pytest.config
 import pytest
 
-Emit = Callable[[dict[str, Any]], None]
+from frontrunner.envs.box_report import Emit
+
 Check = Callable[[bool], str]
 """What changed in the interpreter, or ''; the argument asks for a thorough look."""
 Keep = Callable[[object, Sequence[Callable[..., Any]]], None]
@@ -64,54 +62,6 @@ _DECIDING = (
 )
 _COMPLETE = (0, 1, 5)
 """Exit codes of a session that ran to its end: passed, failed, nothing to run."""
-
-
-def reporter(fd: int, key: bytes) -> Emit:
-    """A function that writes one authenticated JSON line per call; `key` is not kept."""
-    state = hashlib.blake2b(key=key, digest_size=16)
-    count = itertools.count()
-    write, encode = os.write, json.JSONEncoder(separators=(",", ":")).encode
-
-    def emit(record: dict[str, Any]) -> None:
-        body = f"{next(count)} {encode(record)}".encode()
-        digest = state.copy()
-        digest.update(body)
-        line = digest.hexdigest().encode() + b" " + body + b"\n"
-        while line:
-            line = line[write(fd, line) :]
-
-    return emit
-
-
-class LineReader:
-    """The other end of `reporter`: yields the records, refuses what is not from it."""
-
-    def __init__(self, key: bytes, limit: int) -> None:
-        self._state = hashlib.blake2b(key=key, digest_size=16)
-        self._count = 0
-        self._rest = b""
-        self._room = limit
-        self.forged = False
-
-    def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """Records completed by `data`; after one bad line nothing more is believed."""
-        records: list[dict[str, Any]] = []
-        self._room -= len(data)
-        lines = (self._rest + data).split(b"\n")
-        self._rest = lines.pop()
-        self.forged |= self._room < 0
-        for line in lines:
-            given, _, body = line.partition(b" ")
-            digest = self._state.copy()
-            digest.update(body)
-            count, _, text = body.partition(b" ")
-            genuine = digest.hexdigest().encode() == given and count == b"%d" % self._count
-            self.forged |= not genuine
-            if self.forged:
-                return records
-            self._count += 1
-            records.append(json.loads(text))
-        return records
 
 
 def _matches(node_id: str, wanted: dict[str, int]) -> int | None:
@@ -203,6 +153,7 @@ class _Reports:
     __slots__ = (
         "_check",
         "_codes",
+        "_early",
         "_emit",
         "_known",
         "_names",
@@ -210,7 +161,6 @@ class _Reports:
         "_returned",
         "_said",
         "_wanted",
-        "early",
         "phases",
     )
 
@@ -222,11 +172,10 @@ class _Reports:
         self._codes: dict[str, object] = {}
         self._known: list[tuple[Any, dict[int, Any]]] = []
         self._plugins: list[Any] = []
-        self._returned: list[str] = []
+        self._returned: set[str] = set()
         self._said: list[str] = []
+        self._early: set[str] = set()
         self.phases: list[Phase] = []
-        self.early: list[str] = []
-        """Tests reported before the loop: their file did not import."""
 
     def arm(self, emit: Emit, tests: Sequence[str], check: Check) -> None:
         self._emit, self._check = emit, check
@@ -272,8 +221,9 @@ class _Reports:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             for test in self._wanted:
-                if test == report.nodeid or test.startswith(report.nodeid + "::"):
-                    self.early.append(test)
+                inside = test == report.nodeid or test.startswith(report.nodeid + "::")
+                if inside and test not in self._early:
+                    self._early.add(test)
                     self._emit({"test": test, "outcome": "error"})
             line = str(report.longrepr).strip().rpartition("\n")[2].removeprefix("E").strip()
             self._say(f"{report.nodeid}: {line}"[:_MESSAGE_CHARS])
@@ -290,7 +240,7 @@ class _Reports:
         result = yield
         if not intact or known is not _code(pyfuncitem):
             self._accuse(f"{pyfuncitem.name} was replaced")
-        self._returned.append(pyfuncitem.nodeid)
+        self._returned.add(pyfuncitem.nodeid)
         return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -34,6 +34,7 @@ from frontrunner.envs import box_confine as confine
 from frontrunner.envs import box_runner as runner
 from frontrunner.envs.box_guard import Guard
 from frontrunner.envs.box_paths import safe_path
+from frontrunner.envs.box_report import LineReader, reporter
 
 REPORT_BYTES = 16 << 20
 _POLL_SECONDS = 0.1
@@ -171,7 +172,7 @@ def _become_runner(
         os.chdir(_REPO)
         confine.set_limits(request["limits"])
         confine.drop_privileges()
-        emit = runner.reporter(pipe, key)
+        emit = reporter(pipe, key)
         emit({"confined": True})
         runner.prepare([_REPO, *(f"/deps/{name}" for name in request["libraries"])])
         tests, most = request["tests"], request["max_failures"]
@@ -198,7 +199,7 @@ def _serve(
     if child == 0:
         _become_runner(request, session, guard, pipe, key)
     os.close(pipe)
-    reader = runner.LineReader(key, REPORT_BYTES)
+    reader = LineReader(key, REPORT_BYTES)
     records, timed_out = _follow(gate, channel, reader, deadline, request)
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
@@ -212,7 +213,7 @@ def _serve(
 def _follow(
     gate: int,
     channel: socket.socket,
-    reader: runner.LineReader,
+    reader: LineReader,
     deadline: float,
     request: dict[str, Any],
 ) -> tuple[list[dict[str, Any]], bool]:
