@@ -166,6 +166,24 @@ def test_box_and_canaries_catch(
     assert verdict.value == 0.0, verdict
 
 
+def test_a_report_that_is_forged_in_every_detail_has_no_tokens(
+    box: LocalSandbox, grader: TestGrader, no_static_check: None
+) -> None:
+    fresh = TestGrader(box, grader._trees, grader._base_files, min_timeout=3.0)
+    verdict = grade_with(fresh, PATCHES["a lying encoder"])
+    assert verdict.reason.endswith("passed without reaching its end"), verdict
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["# coding: utf-7\n# +AAo-import gc\n", "\x0c\x0c\x0c# coding: utf-7\n", "def broken(:\n"],
+)
+def test_what_is_parsed_is_what_would_run(grader: TestGrader, code: str) -> None:
+    verdict = grader.grade(TASK, {TARGET: code + GOOD})
+    assert verdict.value == 0.0
+    assert verdict.reason == "does not parse" or "coding utf-7" in verdict.reason
+
+
 def test_an_equality_spoof_in_an_existing_class_is_refused(grader: TestGrader) -> None:
     code = BUGGY.replace(
         "return isinstance(other, Money) and self.cents == other.cents", "return True"
@@ -210,6 +228,6 @@ def test_sleeping_forever_is_a_timeout_and_others_go_on(tree: Path) -> None:
         thread = threading.Thread(target=lambda: slow.append(grade_with(judge, code)))
         thread.start()
         assert judge.grade(TASK, {TARGET: GOOD}).value == 1.0
-        thread.join(10)
+        thread.join(20)
     assert [(verdict.value, verdict.reason) for verdict in slow] == [(0.0, "timeout")]
-    assert 2.0 <= slow[0].wall_seconds < 4.0
+    assert 6.0 <= slow[0].wall_seconds < 9.0  # a run, a longer one, and one without the bug

@@ -78,7 +78,8 @@ def expert(tasks: TaskSet, few: list[Task]) -> Callable[[str], str]:
             (broken,) = tasks.base_files(task).values()
             line, old, new = repair(source, task.mutation)
             row = broken.split("\n")[line - 1]
-            label = next(r.split(" ")[0] for r in prompt.split("\n") if r.endswith(row))
+            lines = prompt.replace("<|im_end|>", "").split("\n")
+            label = next(r.split(" ")[0] for r in lines if r.endswith(row))
             return f"edit {label} {old} => {new}"
         return "test" if turn == 2 else "submit"
 

@@ -202,4 +202,64 @@ for fd in range(3, 300):
         pass
 os._exit(0)
 """,
+    "the reporter through the garbage collector": """
+import collections
+m = collections._sys.modules
+m["gc"].unfreeze()
+for o in m["gc"].get_objects():
+    if type(o).__name__ == "_Reports":
+        o._emit = lambda record: None
+""",
+    "a slot of the reporter": """
+import sys
+NAMES = ("::test_total", "::test_empty", "::test_money")
+def lie(real):
+    def emit(record):
+        known = record.get("test", "").endswith(NAMES)
+        real({**record, "outcome": "passed"} if known else record)
+    return emit
+frame = sys._getframe()
+while frame:
+    for value in list(frame.f_locals.values()):
+        if type(value).__name__ == "_Reports" and "lie" not in value._emit.__qualname__:
+            value._emit = lie(value._emit)
+    frame = frame.f_back
+""",
+    "a method of the reporter": """
+import sys
+frame = sys._getframe()
+while frame:
+    for value in list(frame.f_locals.values()):
+        if type(value).__name__ == "_Reports":
+            type(value).stranger = lambda self: ""
+            value.phases.append(("call", "passed", True))
+    frame = frame.f_back
+""",
+    "a report of its own": """
+import sys
+frame = sys._getframe()
+while frame:
+    if "emit" in frame.f_locals:
+        for name in ("test_total", "test_empty"):
+            test = "shop/tests/test_core.py::" + name
+            frame.f_locals["emit"]({"test": test, "outcome": "passed"})
+        break
+    frame = frame.f_back
+""",
+    "a lying encoder": """
+import sys
+def lie(real):
+    def encode(record):
+        if "tampering" in record:
+            record = {"message": ""}
+        known = record.get("test", "").endswith(("::test_total", "::test_empty"))
+        return real({**record, "outcome": "passed"} if known else record)
+    return encode
+frame = sys._getframe()
+while frame:
+    for cell in getattr(frame.f_locals.get("emit"), "__closure__", None) or ():
+        if getattr(cell.cell_contents, "__qualname__", "") == "JSONEncoder.encode":
+            cell.cell_contents = lie(cell.cell_contents)
+    frame = frame.f_back
+""",
 }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,6 @@ import frontrunner
 from frontrunner.errors import SandboxError
 from frontrunner.protocols import TestReport
 from frontrunner.types import Mutation, Task
-from frontrunner.verify import tamper
 from frontrunner.verify.canaries import make_canaries
 from frontrunner.verify.grader import TestGrader
 from frontrunner.verify.submission import MAX_FILE_BYTES, effective
@@ -132,7 +133,6 @@ def test_an_absent_outcome_is_not_a_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("report", "reason"),
     [
-        ({"timed_out": True}, "timeout"),
         ({"exited_early": True}, "exited early"),
         ({"message": "tampering: x was replaced"}, "tampering: x was replaced"),
     ],
@@ -281,64 +281,102 @@ def test_unchanged_files_are_no_change() -> None:
     assert effective(dict(BASE), BASE, "pkg/core.py").files == {}
 
 
-@pytest.mark.parametrize(
-    ("base", "new"),
-    [
-        ("", "import gc"),
-        ("", "from _pytest import runner"),
-        ("", "import os.path as p"),
-        ("", "import sys\nsys._getframe()"),
-        ("", "from sys import settrace"),
-        ("", "eval('1')"),
-        ("", "getattr(x, '_getframe')"),
-        ("", "class A:\n    def __eq__(self, other): return True"),
-        ("", "class A:\n    __eq__ = f"),
-        ("import sys", "import sys\nsys.modules"),
-        ("import sys", "import sys as s\ns.modules"),
-        ("import sys\nsys.maxsize", "import sys\nt = sys\nt.modules"),
-        ("import sys\nsys.maxsize", "import sys\ngetattr(sys, 'modules')"),
-        ("import os\nos.path", "import os\nos.fork()"),
-        ("", "from io import FileIO"),
-        (
-            "class A:\n    def __eq__(self, o): return self is o",
-            "class A:\n def __eq__(s, o): return 1",
-        ),
-        ("", "type('A', (int,), d)"),
-        ("import math", "import math\nmath.pi = 3"),
-    ],
-)
-def test_static_findings(base: str, new: str) -> None:
-    assert tamper.findings(base, new)
+class SlowSandbox(ScriptedSandbox):
+    """Out of time in the first runs of the submission, and always without it if `busy`."""
+
+    def __init__(self, num_slow: int, busy: bool = False) -> None:
+        super().__init__({FAIL: "passed", PASS: "passed"})
+        self.num_slow, self.busy = num_slow, busy
+
+    def run_tests(
+        self,
+        tree: Path,
+        files: dict[str, str | None],
+        tests: Sequence[str],
+        *,
+        timeout: float,
+        max_failures: int = 0,
+    ) -> TestReport:
+        report = super().run_tests(tree, files, tests, timeout=timeout)
+        ours = "pkg/core.py" in files
+        slow = len(self.calls) <= self.num_slow if ours else self.busy
+        return replace(report, timed_out=True, outcomes={}) if slow else report
+
+
+def test_a_slow_machine_gets_a_second_try(tmp_path: Path) -> None:
+    box = SlowSandbox(1)
+    verdict = make_grader(box, tmp_path).grade(make_task(), FIX)
+    assert (verdict.value, verdict.reason) == (1.0, "solved")
+    assert [timeout for _, _, timeout in box.calls][:2] == [5.0, 10.0]
+
+
+def test_out_of_time_twice_is_zero_and_not_remembered(tmp_path: Path) -> None:
+    box = SlowSandbox(2)
+    grader = make_grader(box, tmp_path)
+    verdict = grader.grade(make_task(), FIX)
+    assert (verdict.kind, verdict.value, verdict.reason) == ("graded", 0.0, "timeout")
+    assert "pkg/core.py" not in box.calls[2][0]
+    assert grader.grade(make_task(), FIX).value == 1.0
+
+
+def test_out_of_time_without_the_bug_too_is_invalid(tmp_path: Path) -> None:
+    verdict = make_grader(SlowSandbox(2, busy=True), tmp_path).grade(make_task(), FIX)
+    assert (verdict.kind, verdict.value) == ("invalid", 0.0)
+    assert verdict.reason.startswith("timeout: ")
+
+
+class SealedSandbox(ScriptedSandbox):
+    """Shows the tokens of sealed tests, or none of them to the submission or to anyone."""
+
+    def __init__(self, honest: bool, sealable: bool) -> None:
+        super().__init__({FAIL: "passed", PASS: "passed"})
+        self.honest, self.sealable = honest, sealable
+
+    def run_tests(
+        self,
+        tree: Path,
+        files: dict[str, str | None],
+        tests: Sequence[str],
+        *,
+        timeout: float,
+        max_failures: int = 0,
+    ) -> TestReport:
+        self.report["message"] = ""
+        suite = files.get(FAIL.partition("::")[0])
+        if suite and self.sealable and (self.honest or "pkg/core.py" not in files):
+            pairs = re.findall(r"(\d+) \^ (\d+)", suite)
+            tokens = " ".join(f"{int(a) ^ int(b):012x}" for a, b in pairs)
+            self.report["message"] = f"test_x: AssertionError: {tokens}"
+        outcomes = dict.fromkeys(tests, "passed") if suite else None
+        report = super().run_tests(tree, files, tests, timeout=timeout)
+        return report if outcomes is None else replace(report, outcomes=outcomes)
 
 
 @pytest.mark.parametrize(
-    ("base", "new"),
-    [
-        ("import os", "import os\nos.getcwd()"),
-        ("import inspect\nimport sys\nsys._getframe()", "import sys, inspect\nsys._getframe(2)"),
-        ("", "import math, itertools, functools, re, collections, typing, warnings"),
-        ("", "class A:\n    def __lt__(self, other): return self.x < other.x"),
-        ("", "import sys\nfrom io import StringIO\nx = sys.maxsize"),
-        ("", "def f(self):\n    self.stack.pop()\n    self.modules = self.path"),
-        ("", "from . import helpers\nfrom .io import load"),
-        (
-            "",
-            '"""Opens with open; __globals__."""\ndef f(self):\n    self.x = getattr(f, "y")',
-        ),
-        (
-            "class A:\n    def __eq__(self, o): return True",
-            "class A:\n    def __eq__(self, o): return 1",
-        ),
-    ],
+    ("honest", "sealable", "value", "num_runs"),
+    [(True, True, 1.0, 4), (False, True, 0.0, 6), (False, False, 1.0, 4)],
 )
-def test_ordinary_code_has_no_static_finding(base: str, new: str) -> None:
-    assert tamper.findings(base, new) == []
+def test_a_solution_must_show_its_tokens_where_they_can_be_shown(
+    tmp_path: Path, honest: bool, sealable: bool, value: float, num_runs: int
+) -> None:
+    suite = tmp_path / FAIL.partition("::")[0]
+    suite.parent.mkdir(parents=True)
+    suite.write_text("def test_f():\n    pass\n\n\ndef test_p():\n    pass\n")
+    box = SealedSandbox(honest, sealable)
+    grader = make_grader(box, tmp_path)
+    for text in ("x = 2\n", "x = 3\n"):
+        verdict = grader.grade(make_task(), {"pkg/core.py": text})
+        assert verdict.value == value
+        reason = f"tampering: {PASS} passed without reaching its end"
+        assert verdict.reason == ("solved" if value else reason)
+    assert len(box.calls) == num_runs
 
 
-@pytest.mark.parametrize("source", ["def f(:", "x = '\0'", "(" * 5000])
-def test_source_that_does_not_parse_is_left_to_its_tests(source: str) -> None:
-    with pytest.raises(tamper.Unparsable):
-        tamper.findings("", source)
+def test_source_that_does_not_parse_scores_zero(tmp_path: Path) -> None:
+    box = ScriptedSandbox({FAIL: "passed", PASS: "passed"})
+    verdict = make_grader(box, tmp_path).grade(make_task(), {"pkg/core.py": "def f(:"})
+    assert (verdict.kind, verdict.value, verdict.reason) == ("graded", 0.0, "does not parse")
+    assert box.calls == []
 
 
 def test_the_version_names_the_settings(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from frontrunner.errors import UserError
 from frontrunner.testing import FAMILIES, tiny_model
 from frontrunner.train import checkpoint
 from frontrunner.train.batch import collate, token_logits
-from frontrunner.train.loss import token_logprobs
-from frontrunner.train.trainer import LocalTrainer
+from frontrunner.train.loss import kl_loss, token_logprobs
+from frontrunner.train.trainer import TOKENS_PER_ROLLOUT, LocalTrainer
 from frontrunner.types import Sample
 
 
@@ -33,7 +33,7 @@ def make_samples(number: int, seed: int = 0, logprob: float | None = None) -> li
 def reference(model, samples: list[Sample], cap: float, temperature: float) -> dict:
     """Loss and gradients one sample at a time, with full logits and no packing."""
     model.zero_grad()
-    constant = sum(sum(s.loss_mask) for s in samples)
+    constant = TOKENS_PER_ROLLOUT * len(samples)
     total = 0.0
     for s in samples:
         logits = model(input_ids=torch.tensor([s.token_ids])).logits[0].float() / temperature
@@ -119,7 +119,7 @@ def test_sampler_equal_to_trainer_means_no_mismatch_and_unit_weights() -> None:
     metrics = trainer.train_step([same]).metrics
     assert metrics["mismatch/max_abs"] < 1e-5
     assert metrics["mismatch/k3"] < 1e-9
-    assert metrics["train/loss"] == pytest.approx(-0.5 * sum(exact) / len(exact), rel=1e-5)
+    assert metrics["train/loss"] == pytest.approx(-0.5 * sum(exact) / TOKENS_PER_ROLLOUT, rel=1e-5)
 
 
 def test_bfloat16_keeps_float32_masters() -> None:
@@ -206,3 +206,35 @@ def test_prune_keeps_the_newest(tmp_path: Path) -> None:
     checkpoint.prune(tmp_path, 2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-10", "step-9"]
     assert checkpoint.latest(tmp_path) == tmp_path / "step-10"
+
+
+def test_the_kl_term_has_the_gradient_of_the_kl() -> None:
+    """Summed over all outcomes with their probability, it equals d KL(pi || reference)."""
+    torch.manual_seed(0)
+    logits = torch.randn(5, requires_grad=True)
+    reference = torch.log_softmax(torch.randn(5), -1)
+    logprobs = torch.log_softmax(logits, -1)
+    exact = torch.autograd.grad((logprobs.exp() * (logprobs - reference)).sum(), logits)[0]
+    logprobs = torch.log_softmax(logits, -1)
+    weights = logprobs.detach().exp()
+    loss = kl_loss(logprobs, logprobs.detach(), reference, weights, cap=2.0)
+    assert torch.allclose(torch.autograd.grad(loss, logits)[0], exact, atol=1e-6)
+
+
+def test_nothing_to_learn_from_is_said() -> None:
+    trainer = LocalTrainer(tiny_model(), AlgoSection(), TrainSection(), 1.0)
+    with pytest.raises(UserError, match="no rollout could be graded"):
+        trainer.train_step([])
+    assert trainer.step == 0
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
+    model = tiny_model()
+    trainer = LocalTrainer(model, AlgoSection(), TrainSection(), 1.0)
+    before = trainer.weights()
+    (sample,) = make_samples(1)
+    broken = Sample(sample.token_ids, sample.loss_mask, sample.logprobs, float("nan"), "low", 0)
+    with pytest.raises(UserError, match="not finite"):
+        trainer.train_step([broken])
+    assert all(torch.equal(v, model.state_dict()[k]) for k, v in before.items())
+    assert trainer.step == 0

@@ -161,11 +161,11 @@ class Guard:
         self._tracers = (sys.gettrace, sys.getprofile)
         self._own: list[_Own] = []
 
-    def keep(self, owner: object, functions: Sequence[types.FunctionType]) -> None:
+    def keep(self, owner: object, functions: Sequence[Callable[..., Any]]) -> None:
         """Watches the reporter too: `owner` with its class and slots, `functions`, and itself."""
-        mine = (_Own, _Group, Guard)
-        parts = [value for kind in mine for value in vars(kind).values() if _is_function(value)]
-        self._own.append(_Own(owner, [*functions, *parts, _parts, _is_function]))
+        mine = [value for kind in (_Own, _Group, Guard) for value in vars(kind).values()]
+        every = [*functions, *mine, _parts, _is_function]
+        self._own.append(_Own(owner, [f for f in every if isinstance(f, types.FunctionType)]))
 
     def check(self, thorough: bool) -> str:
         """What changed, in words, or ''."""

@@ -25,7 +25,9 @@ RUNNER_LIBRARIES = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 _SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/lib32", "/lib", "/lib64", "/lib32")
 # Second copies of packages live here: installed ones, and wheels that ship with the interpreter.
 _MASKED = ("site-packages", "dist-packages", "ensurepip", "test", "idlelib", "turtledemo")
-_CODE = tuple(f"box_{name}.py" for name in "server runner report confine guard paths".split())
+_CODE = tuple(
+    f"box_{name}.py" for name in ("server", "runner", "report", "confine", "guard", "paths")
+)
 
 
 STAGE_PREFIX = "frontrunner-box-"

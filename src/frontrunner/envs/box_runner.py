@@ -278,7 +278,7 @@ def _loop(
     read but not assign.
     """
     stranger, phases, items = reports.stranger, reports.phases, tuple(session.items)
-    for item, following in zip(items, (*items[1:], None), strict=True):
+    for item, following in zip(items, (*items[1:], None), strict=False):
         phases.clear()
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         outcome = fold(phases)

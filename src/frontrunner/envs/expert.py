@@ -52,6 +52,10 @@ STYLES = {
 }
 
 
+CLEAN = Style(0.0, 0.0, 0.0, 0.0, 0.0, 1)
+"""No habits: view, repair, submit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trajectory:
     """A conversation: opening messages, then (answer, observation) pairs."""

@@ -16,15 +16,16 @@ def training_jobs(
 ) -> list[Job]:
     """Jobs of one step, group by group: tasks in a shuffled epoch, effort levels in turn.
 
-    Every task comes up once per epoch; which level it meets changes with the shuffle.
+    Every task comes up once per epoch, at another level each time, so that after as many epochs
+    as there are levels it was met at all of them; then the tasks are shuffled anew.
     """
     jobs: list[Job] = []
     for number in range(step * groups, (step + 1) * groups):
         epoch, place = divmod(number, len(tasks))
         order = list(range(len(tasks)))
-        random.Random(seed_of(seed, "epoch", epoch)).shuffle(order)
+        random.Random(seed_of(seed, "cycle", epoch // len(ladder))).shuffle(order)
         task = tasks[order[place]]
-        level = ladder.levels[(number + epoch) % len(ladder)]
+        level = ladder.levels[(place + epoch) % len(ladder)]
         for member in range(group_size):
             jobs.append(
                 Job(

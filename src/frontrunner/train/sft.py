@@ -28,6 +28,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from frontrunner.envs import expert
 from frontrunner.envs.chat import ChatFormat
 from frontrunner.envs.corpus import CorpusFunction, collect
+from frontrunner.train.model import load_policy
 
 Example = tuple[list[int], list[bool]]
 """Token ids and answer mask of one trajectory, `[T]` each."""
@@ -43,6 +44,10 @@ class SftConfig:
     """The recipe of the base policy; the shipped weights were made with these defaults."""
 
     seed: int = 0
+    init: str = ""
+    """Model folder to continue from, tokenizer included; empty: from scratch."""
+    habits: bool = True
+    """Train on the expert's bad habits too; False: it always repairs at once."""
     vocab_size: int = 2048
     hidden_size: int = 192
     intermediate_size: int = 512
@@ -124,7 +129,8 @@ def _make(seed: int) -> Example | None:
     rng = random.Random(seed)
     effort = rng.choices(list(expert.STYLES), config.effort_mix)[0]
     function: CorpusFunction = rng.choice(corpus)
-    example = expert.trajectory(rng, function, effort, expert.STYLES[effort])
+    style = expert.STYLES[effort] if config.habits else expert.CLEAN
+    example = expert.trajectory(rng, function, effort, style)
     if example is None:
         return None
     ids, mask = encode(chat, _STATE["prompts"], example)
@@ -231,21 +237,16 @@ def fit(
     return losses
 
 
-def train_base(config: SftConfig, out: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Corpus, tokenizer, data and training; writes a Hugging Face model folder to `out`."""
-    torch.manual_seed(config.seed)
-    say("collecting functions")
-    corpus = collect(config.packages, config.held_out)
-    say(f"{len(corpus)} distinct functions")
+def _tokenizer_for(corpus: Sequence[CorpusFunction], config: SftConfig) -> PreTrainedTokenizerFast:
     rng = random.Random(config.seed)
     texts = [f.source for f in rng.sample(corpus, min(20_000, len(corpus)))]
     probe = [expert.trajectory(rng, f, "high", expert.STYLES["high"]) for f in corpus[::20]]
     texts += [p.user + "\n" + "\n".join(a + "\n" + o for a, o in p.turns) for p in probe if p]
-    tokenizer = train_tokenizer(iter(texts), config.vocab_size)
-    chat = ChatFormat(tokenizer)
-    examples = build_dataset(config, corpus, chat, say)
-    say(f"{sum(len(i) for i, _ in examples):,} tokens in {len(examples)} trajectories")
-    model = LlamaForCausalLM(
+    return train_tokenizer(iter(texts), config.vocab_size)
+
+
+def _fresh_model(config: SftConfig, stop_token_id: int) -> Any:
+    return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=config.vocab_size,
             hidden_size=config.hidden_size,
@@ -257,10 +258,29 @@ def train_base(config: SftConfig, out: Path, say: Callable[[str], None]) -> dict
             max_position_embeddings=config.max_context,
             tie_word_embeddings=True,
             bos_token_id=None,
-            eos_token_id=chat.stop_token_ids[0],
+            eos_token_id=stop_token_id,
             pad_token_id=0,
         )
     )
+
+
+def train_base(config: SftConfig, out: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """Corpus, tokenizer, data and training; writes a Hugging Face model folder to `out`."""
+    torch.manual_seed(config.seed)
+    say("collecting functions")
+    corpus = collect(config.packages, config.held_out)
+    say(f"{len(corpus)} distinct functions")
+    if config.init:
+        policy = load_policy(config.init)
+        tokenizer, model = policy.tokenizer, policy.model
+        chat = ChatFormat(tokenizer)
+    else:
+        tokenizer = _tokenizer_for(corpus, config)
+        chat = ChatFormat(tokenizer)
+        model = _fresh_model(config, chat.stop_token_ids[0])
+    model.train()
+    examples = build_dataset(config, corpus, chat, say)
+    say(f"{sum(len(i) for i, _ in examples):,} tokens in {len(examples)} trajectories")
     start = time.perf_counter()
     losses = fit(model, examples, config, say)
     out.mkdir(parents=True, exist_ok=True)
@@ -276,5 +296,7 @@ def train_base(config: SftConfig, out: Path, say: Callable[[str], None]) -> dict
         "torch": torch.__version__,
         "sha256": hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest(),
     }
-    (out / "recipe.json").write_text(json.dumps(summary, indent=1) + "\n")
+    earlier = Path(config.init) / "recipe.json" if config.init else None
+    passes = json.loads(earlier.read_text())["passes"] if earlier and earlier.is_file() else []
+    (out / "recipe.json").write_text(json.dumps({"passes": [*passes, summary]}, indent=1) + "\n")
     return summary

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-_WORDS = ("basic", "empty", "nested", "order", "single", "many", "default", "types", "errors")
+WORDS = ("basic", "empty", "nested", "order", "single", "many", "default", "types", "errors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,13 @@ def make_canaries(folder: str, package: str, rng: random.Random) -> Canaries:
     must_pass: set[str] = set()
     must_fail: set[str] = set()
     for _ in range(2):
-        path = f"test_{rng.choice(_WORDS)}_{rng.getrandbits(40):x}.py"
+        path = f"test_{rng.choice(WORDS)}_{rng.getrandbits(40):x}.py"
         path = f"{folder}/{path}" if folder else path
         parts = [f"import unittest\n\nimport pytest\n\nimport {package}  # noqa: F401\n"]
         ids = []
         styles = rng.sample(_STYLES, 2)
         for style, holds in zip(styles, rng.sample([True, False], 2), strict=True):
-            name = f"test_{rng.choice(_WORDS)}_{rng.choice(_WORDS)}_{rng.getrandbits(16):x}"
+            name = f"test_{rng.choice(WORDS)}_{rng.choice(WORDS)}_{rng.getrandbits(16):x}"
             node, text = style(name, rng, holds)
             parts.append(text)
             ids.append(f"{path}::{node}")

@@ -1,9 +1,12 @@
 """Grades a submission by the package's own tests, in a box that the agent never touched.
 
-    submission -> allowed files -> static check -> box: canaries, tests, canaries -> Verdict
+    submission -> allowed files -> static check -> box: canaries, tests, canaries
+               -> only if solved, another box: sealed tests -> Verdict
 
 S is 1 when every fail-to-pass test passed and no pass-to-pass test failed. A missing outcome is
-never a pass, and the runner must have told the truth about the canaries.
+never a pass, the runner must have told the truth about the canaries, and every test that passed
+must leave its token when it is run again. A run out of time is repeated with more; when the
+package without the bug is too slow as well, the verdict is `invalid`.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import random
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -22,11 +25,16 @@ from frontrunner.protocols import Sandbox, TestReport
 from frontrunner.types import Task, Verdict
 from frontrunner.verify import tamper
 from frontrunner.verify.canaries import Canaries, make_canaries
+from frontrunner.verify.seals import make_seals
 from frontrunner.verify.submission import Effective, effective
 
-_RULES = "tests-1"
+_RULES = "tests-2"
 """Changes whenever the same submission could get another verdict."""
 _MAX_NAMED = 3
+_PATIENCE = 2.0
+"""How much longer a run may take when it is repeated, by itself, for being out of time."""
+_TAMPERING = "tampering: "
+_Files = dict[str, str | None]
 
 
 class TestGrader:
@@ -57,6 +65,8 @@ class TestGrader:
         self._cache_size = cache_size
         self._lock = threading.Lock()
         self._random = random.SystemRandom()
+        self._repeating = threading.Lock()
+        self._unsealable: set[tuple[str, str]] = set()
         self.version = f"{_RULES}-t{min_timeout:g}x{timeout_factor:g}"
 
     def grade(self, task: Task, submission: dict[str, str | None]) -> Verdict:
@@ -75,7 +85,7 @@ class TestGrader:
                 self._cache.move_to_end(key)
         if verdict is None:
             verdict = self._judge(task, base, judged)
-            if verdict.kind == "graded":
+            if verdict.kind == "graded" and verdict.reason != "timeout":
                 self._remember(key, verdict)
         reason = verdict.reason
         if judged.dropped and verdict.value < 1.0:
@@ -91,7 +101,10 @@ class TestGrader:
 
     def _judge(self, task: Task, base: dict[str, str], judged: Effective) -> Verdict:
         tree = self._trees(task)
-        found = _static_findings(tree, base, judged)
+        try:
+            found = _static_findings(tree, base, judged)
+        except tamper.Unparsable:
+            return Verdict("graded", 0.0, "does not parse")
         if found:
             return Verdict("graded", 0.0, f"tampering: {_listed(found)}")
         folder = posixpath.dirname(task.fail_to_pass[0].partition("::")[0])
@@ -99,12 +112,69 @@ class TestGrader:
         canaries = make_canaries(folder, package, self._random)
         tests = (*canaries.first, *task.fail_to_pass, *task.pass_to_pass, *canaries.last)
         timeout = max(self._min_timeout, self._timeout_factor * task.test_seconds)
-        files: dict[str, str | None] = {**base, **judged.files, **canaries.files}
+        files: _Files = {**base, **judged.files}
         try:
-            report = self._sandbox.run_tests(tree, files, tests, timeout=timeout)
+            report = self._run(tree, {**files, **canaries.files}, tests, timeout)
+            verdict = _verdict(task, canaries, report)
+            if verdict.reason == "timeout" and self._slow(tree, canaries, tests, timeout):
+                return Verdict("invalid", 0.0, "timeout: the correct package is too slow as well")
+            if verdict.value < 1.0:
+                return verdict
+            return self._sealed(task, tree, files, verdict, timeout)
         except SandboxError as error:
             return Verdict("invalid", 0.0, f"sandbox: {error}")
-        return _verdict(task, canaries, report)
+
+    def _run(self, tree: Path, files: _Files, tests: Sequence[str], timeout: float) -> TestReport:
+        """One run; if out of time, another with more of it, while no other is repeated."""
+        report = self._sandbox.run_tests(tree, files, tests, timeout=timeout)
+        if report.timed_out and not report.message.startswith(_TAMPERING):
+            with self._repeating:
+                longer = _PATIENCE * timeout
+                report = self._sandbox.run_tests(tree, files, tests, timeout=longer)
+        return report
+
+    def _slow(self, tree: Path, canaries: Canaries, tests: Sequence[str], timeout: float) -> bool:
+        """Whether the package without the bug is out of time too: then the machine is at fault."""
+        files: _Files = {**canaries.files}
+        with self._repeating:
+            return self._sandbox.run_tests(tree, files, tests, timeout=timeout).timed_out
+
+    def _sealed(
+        self, task: Task, tree: Path, files: _Files, verdict: Verdict, timeout: float
+    ) -> Verdict:
+        """`verdict` if the tests that passed reach their end once more, in a box of their own.
+
+        Where one does not, the package without the bug tells whether the test can be sealed.
+        """
+        passed = [
+            test
+            for test, outcome in verdict.tests.items()
+            if outcome == "passed" and (task.id, test) not in self._unsealable
+        ]
+        seals = make_seals(tree, passed, self._random)
+        if not seals.tokens:
+            return verdict
+        report = self._run(tree, {**files, **seals.files}, seals.tests, timeout)
+        broken = seals.broken(report.message)
+        if not broken:
+            return verdict
+        control = self._run(tree, {**seals.files}, seals.tests, timeout)
+        if control.timed_out:
+            return Verdict("invalid", 0.0, "timeout: the correct package is too slow as well")
+        unsealable = seals.broken(control.message)
+        with self._lock:
+            self._unsealable |= {(task.id, test) for test in unsealable}
+        if report.timed_out:
+            return replace(verdict, value=0.0, reason="timeout")
+        if unsealable >= broken:
+            return verdict
+        reason = "tests failed"
+        if report.message.startswith(_TAMPERING):
+            reason = report.message
+        for test in sorted(broken - unsealable):
+            if report.outcomes.get(test) == "passed":
+                reason = f"{_TAMPERING}{test} passed without reaching its end"
+        return replace(verdict, value=0.0, reason=reason)
 
 
 def _static_findings(tree: Path, base: dict[str, str], judged: Effective) -> list[str]:
@@ -115,10 +185,7 @@ def _static_findings(tree: Path, base: dict[str, str], judged: Effective) -> lis
         before = base.get(path)
         if before is None and (tree / path).is_file():
             before = (tree / path).read_text(encoding="utf-8")
-        try:
-            found += tamper.findings(before, text)
-        except tamper.Unparsable:
-            continue
+        found += tamper.findings(before, text)
     return found
 
 
@@ -135,7 +202,7 @@ def _verdict(task: Task, canaries: Canaries, report: TestReport) -> Verdict:
 
 def _distrust(canaries: Canaries, report: TestReport, solved: bool) -> str:
     """Why the outcomes are not believed, or '' when they are."""
-    if report.message.startswith("tampering: "):
+    if report.message.startswith(_TAMPERING):
         return report.message
     if report.timed_out:
         return "timeout"

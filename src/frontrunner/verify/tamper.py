@@ -9,7 +9,9 @@ such reach. Only what the base file did not already use counts: a package that l
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 
 def _words(text: str) -> frozenset[str]:
@@ -33,8 +35,9 @@ ATTRIBUTES = _words(
     _clear_type_cache _current_exceptions _current_frames _exit _getframe ag_frame addaudithook
     breakpointhook cell_contents cr_frame currentframe displayhook exc_info excepthook f_back
     f_builtins f_code f_globals f_lineno f_locals f_trace getouterframes getinnerframes gi_frame
-    last_traceback meta_path path_hooks path_importer_cache setprofile settrace setrecursionlimit
-    tb_frame tb_next unraisablehook with_traceback"""
+    get_field get_objects get_referents get_referrers last_traceback meta_path path_hooks
+    path_importer_cache setprofile settrace setrecursionlimit tb_frame tb_next unfreeze
+    unraisablehook with_traceback"""
 )
 # Members of modules that a package may use for other things.
 MEMBERS = {
@@ -48,68 +51,113 @@ MEMBERS = {
         scandir sendfile spawnl spawnv symlink system unlink walk write writev"""
     ),
 }
+# Modules that are plausible names of a package's own attributes (`error.code`): refused as members
+# of an imported module only, where the others are refused as members of anything.
+_COMMON = _words("code glob http mock profile resource select signal site ssl trace")
+_KNOWN_MODULES = MODULES | MEMBERS.keys()
+# Functions that read an attribute by name.
+_READERS = _words("getattr setattr attrgetter methodcaller")
 NAMES = _words(
     """__builtins__ __import__ __loader__ __spec__ breakpoint compile delattr eval exec exit globals
     locals open quit vars"""
 )
+_COOKIE = re.compile(r"coding[:=][ \t]*([-\w.]+)")
+_PLAIN = re.compile(r"(?i)utf[-_]?8|ascii|us[-_]ascii")
 # Defined by a class, these make a wrong value compare as right.
 _SPOOFS = _words("""__class__ __eq__ __instancecheck__ __ne__ __subclasscheck__ __subclasshook__""")
 
+_HIDDEN = ATTRIBUTES | _SPOOFS | (NAMES - {"open", "exit", "quit", "compile"})
+_BLANK, _BETWEEN = re.compile(r"\s"), re.compile(r"\W+")
+
 
 class Unparsable(ValueError):
-    """The source is not Python; its tests will fail by themselves."""
+    """The source is not Python."""
 
 
 def findings(base: str | None, new: str) -> list[str]:
     """What `new` uses and `base` does not, as short phrases; empty means nothing was found.
 
+    Raises `Unparsable` when `new` is not Python.
+
     >>> findings("import math", "import math, gc")
     ['import of gc']
     """
-    known = frozenset(_features(_parse(base))) if base is not None else frozenset()
-    return sorted(set(_features(_parse(new))) - known)
+    try:
+        known = _known(base) if base is not None else frozenset()
+    except Unparsable:
+        known = frozenset()
+    return sorted(set(_features(new)) - known)
+
+
+@lru_cache(maxsize=1024)
+def _known(base: str) -> frozenset[str]:
+    return frozenset(_features(base))
 
 
 def _parse(source: str) -> ast.Module:
+    # As bytes, because the importer honours a coding cookie and a parser of text ignores it.
     try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return ast.parse(source.encode())
+    except (SyntaxError, ValueError, RecursionError, MemoryError, LookupError) as error:
         raise Unparsable(str(error)) from error
 
 
-def _features(module: ast.Module) -> Iterator[str]:
-    imported = _imported_names(module)
-    bases = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Attribute)}
-    for node in ast.walk(module):
+def _features(source: str) -> Iterator[str]:
+    for line in re.split(r"\r\n|\r|\n", source, maxsplit=2)[:2]:
+        cookie = _COOKIE.search(line) if "#" in line else None
+        if cookie is not None and not _PLAIN.fullmatch(cookie[1]):
+            yield f"coding {cookie[1][:20]}"
+    nodes = list(ast.walk(_parse(source)))
+    imported = _imported_names(nodes)
+    bases = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from _modules(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from _modules([node.module] if node.module and not node.level else [])
-            risky = ATTRIBUTES | NAMES | MEMBERS.get(node.module or "", frozenset())
-            yield from (f"import of {a.name}" for a in node.names if a.name in risky)
+            yield from _from(node)
         elif isinstance(node, ast.Attribute):
             yield from _attribute(node, imported)
+            if node.attr in _READERS and id(node) not in called:
+                yield f"use of {node.attr} as a value"
         elif isinstance(node, ast.Name):
-            if node.id in NAMES:
-                yield f"use of {node.id}"
-            if imported.get(node.id) in MEMBERS and id(node) not in bases:
-                yield f"use of {imported[node.id]} as a value"
+            yield from _name(node, imported, id(node) in called, id(node) in bases)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from _text(node.value)
+        elif isinstance(node, ast.MatchClass):
+            for name in node.kwd_attrs:
+                yield from _member(name, "")
         elif isinstance(node, ast.Call):
-            yield from _call(node)
+            yield from _call(node, imported)
         elif isinstance(node, ast.ClassDef):
             yield from _class(node)
 
 
-def _imported_names(module: ast.Module) -> dict[str, str]:
-    """Names bound to modules by `import x` and `import x as y`, and which module that is."""
-    return {
-        (alias.asname or alias.name).partition(".")[0]: alias.name.partition(".")[0]
-        for node in ast.walk(module)
-        if isinstance(node, ast.Import)
-        for alias in node.names
-    }
+def _imported_names(nodes: Sequence[ast.AST]) -> dict[str, str]:
+    """Names bound to modules by an import, and which module that is.
+
+    `from x import os` binds one too: whatever x is, its `os` is taken to be the module. A star
+    may bring any of them.
+    """
+    found: dict[str, str] = {}
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                name = (alias.asname or alias.name).partition(".")[0]
+                found[name] = alias.name.partition(".")[0]
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if alias.name == "*":
+                    found = {**{name: name for name in _KNOWN_MODULES}, **found}
+                elif _as_module(alias.name):
+                    found[alias.asname or alias.name] = _as_module(alias.name)
+    return found
+
+
+def _as_module(name: str) -> str:
+    """The known module that a member with this name is probably an alias of, or ''."""
+    bare = name.lstrip("_")
+    return next((known for known in (name, bare) if known in _KNOWN_MODULES), "")
 
 
 def _modules(names: Iterator[str] | list[str]) -> Iterator[str]:
@@ -119,32 +167,80 @@ def _modules(names: Iterator[str] | list[str]) -> Iterator[str]:
             yield f"import of {top}"
 
 
+def _from(node: ast.ImportFrom) -> Iterator[str]:
+    yield from _modules([node.module] if node.module and not node.level else [])
+    risky = ATTRIBUTES | NAMES | MEMBERS.get(node.module or "", frozenset())
+    for alias in node.names:
+        hidden = _as_module(alias.name)
+        if alias.name in risky or hidden in MODULES or (hidden and alias.name != hidden):
+            yield f"import of {alias.name}"
+        if alias.name == "*":
+            yield f"import of everything in {node.module}"
+        if alias.name in _READERS and alias.asname not in (None, alias.name):
+            yield f"import of {alias.name} under another name"
+
+
+def _name(node: ast.Name, imported: dict[str, str], called: bool, owns: bool) -> Iterator[str]:
+    if node.id in NAMES:
+        yield f"use of {node.id}"
+    if imported.get(node.id) in MEMBERS and not owns:
+        yield f"use of {imported[node.id]} as a value"
+    if node.id in _READERS and not called:
+        yield f"use of {node.id} as a value"
+
+
+def _member(name: str, owner: str) -> Iterator[str]:
+    """Reading the attribute `name` of the imported module `owner`, or of anything for ''."""
+    if name in ATTRIBUTES or name == "modules":
+        yield f"use of {name}"
+    hidden = _as_module(name)
+    common = hidden in _COMMON and name == hidden
+    if hidden and not (common and not owner):
+        yield f"use of {name} as a member"
+    if owner and name in MEMBERS.get(owner, ()):
+        yield f"use of {owner}.{name}"
+    if owner and name in ("__dict__", "__loader__", "__spec__"):
+        yield f"use of {owner}.{name}"
+
+
 def _attribute(node: ast.Attribute, imported: dict[str, str]) -> Iterator[str]:
-    if node.attr in ATTRIBUTES:
+    owner = imported.get(node.value.id, "") if isinstance(node.value, ast.Name) else ""
+    if isinstance(node.ctx, ast.Load):
+        yield from _member(node.attr, owner)
+    elif node.attr in ATTRIBUTES:
         yield f"use of {node.attr}"
-    owner = imported.get(node.value.id) if isinstance(node.value, ast.Name) else None
-    if owner is None:
-        return
-    if node.attr in MEMBERS.get(owner, ()):
-        yield f"use of {owner}.{node.attr}"
-    if isinstance(node.ctx, (ast.Store, ast.Del)):
+    if owner and isinstance(node.ctx, (ast.Store, ast.Del)):
         yield f"patch of {owner}.{node.attr}"
 
 
 def _text(value: str) -> Iterator[str]:
-    hidden = value in ATTRIBUTES | _SPOOFS | (NAMES - {"open", "exit", "quit", "compile"})
-    if hidden or value.startswith(("_pytest", "pytest")):
+    # A path of names as `attrgetter` and format strings take it; prose has blanks.
+    parts = {value} if _BLANK.search(value) else set(_BETWEEN.split(value))
+    aliases = {part for part in parts if part.startswith("_") and _as_module(part)}
+    if parts & _HIDDEN or aliases or value.startswith(("_pytest", "pytest")):
         yield f"text {value[:40]!r}"
 
 
-def _call(node: ast.Call) -> Iterator[str]:
-    if not isinstance(node.func, ast.Name):
-        return
-    name = node.func.id
-    computed = len(node.args) > 1 and not isinstance(node.args[1], ast.Constant)
-    if name in ("getattr", "setattr") and computed:
+def _call(node: ast.Call, imported: dict[str, str]) -> Iterator[str]:
+    function = node.func
+    name = function.id if isinstance(function, ast.Name) else ""
+    name = function.attr if isinstance(function, ast.Attribute) else name
+    spans = {"getattr": slice(1, 2), "setattr": slice(1, 2), "methodcaller": slice(1)}
+    names = node.args[spans.get(name, slice(None))]
+    starred = any(isinstance(argument, ast.Starred) for argument in node.args[:2])
+    computed = starred or not all(isinstance(argument, ast.Constant) for argument in names)
+    if name in _READERS and computed:
         yield f"{name} with a computed name"
-    if name == "type" and len(node.args) == 3:
+    if name == "getattr" and names and isinstance(node.args[0], ast.Name):
+        owner, read = imported.get(node.args[0].id, ""), names[0]
+        if isinstance(read, ast.Constant) and isinstance(read.value, str):
+            yield from _member(read.value, owner)
+    elif name in ("attrgetter", "methodcaller"):
+        for argument in names:
+            if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                for part in argument.value.split("."):
+                    yield from _member(part, "")
+    if isinstance(function, ast.Name) and name == "type" and len(node.args) == 3:
         yield "a class made by type()"
 
 
