@@ -102,7 +102,7 @@ def find_price(model: str, date: str | None = None, prices: Iterable[Price] = PR
         names = ", ".join(known_models(table))
         raise UserError(
             f"No price is known for model {model!r}. Known models: {names}. "
-            "Name one of these, or give a price of your own."
+            "Set cost.price to one of these."
         )
     if date is None:
         return entries[-1]
