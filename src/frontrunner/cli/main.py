@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         parser = parser_of(verb)
         # Options may stand between overrides; verbs with sub-verbs cannot be parsed that way.
-        mixed = verb in ("train", "eval")
+        mixed = verb in ("train", "eval", "sft")
         args = parser.parse_intermixed_args(rest) if mixed else parser.parse_args(rest)
         code: int = importlib.import_module(f"frontrunner.cli.{verb}").run(args)
         return code

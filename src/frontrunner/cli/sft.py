@@ -1,40 +1,36 @@
-"""`frontrunner sft`: the base policy from scratch, with its tokenizer."""
+"""`frontrunner sft [key=value ...]`: the small base policy, from scratch or continued."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from frontrunner.errors import UserError
 
+if TYPE_CHECKING:
+    from frontrunner.train.sft import SftConfig
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="fields of SftConfig")
     parser.add_argument("--out", type=Path, default=Path("runs/base"), help="model folder to write")
-    parser.add_argument("--trajectories", type=int, help="expert trajectories (default: recipe)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--packages", nargs="+", help="corpus packages (default: recipe)")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: all cores")
 
 
 def run(args: argparse.Namespace) -> int:
-    import dataclasses
-    import os
-
     if args.out.exists() and any(args.out.iterdir()):
         raise UserError(f"{args.out}: already there; choose another folder with --out")
     import torch
 
-    from frontrunner.train.sft import SftConfig, train_base
+    from frontrunner.train.sft import train_base
 
     torch.set_num_threads(args.threads or os.cpu_count() or 1)
-    config = SftConfig(seed=args.seed)
-    if args.trajectories:
-        config = dataclasses.replace(config, trajectories=args.trajectories)
-    if args.packages:
-        config = dataclasses.replace(config, packages=tuple(args.packages))
+    config = _config(args.overrides)
     start = time.monotonic()
 
     def say(text: str) -> None:
@@ -44,3 +40,29 @@ def run(args: argparse.Namespace) -> int:
     print(json.dumps({k: v for k, v in summary.items() if k != "config"}, indent=1))
     print(f"model: {args.out}")
     return 0
+
+
+def _config(overrides: list[str]) -> SftConfig:
+    """The default recipe with some fields changed; a wrong name or type is a `UserError`."""
+    import dataclasses
+
+    from pydantic import TypeAdapter, ValidationError
+
+    from frontrunner.config import parse_override
+    from frontrunner.train.sft import SftConfig
+
+    tree = {f.name: getattr(SftConfig(), f.name) for f in dataclasses.fields(SftConfig)}
+    for override in overrides:
+        if "=" not in override:
+            raise UserError(f"{override!r}: write fields as key=value, e.g. trajectories=1000")
+        _, key, value = parse_override(f"sft.{override}")
+        if key not in tree:
+            raise UserError(f"{key}: no such field; one of: {', '.join(tree)}")
+        tree[key] = value
+    try:
+        return TypeAdapter(SftConfig).validate_python(tree)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise UserError(
+            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']} (got {problem['input']!r})"
+        ) from None

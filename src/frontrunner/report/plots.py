@@ -145,7 +145,7 @@ def _new_figure(size: tuple[float, float]) -> tuple[Figure, Axes]:
 
 
 def _scale_axes(axes: Axes, points: Sequence[Mapping[str, Any]]) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
     low = min(max(p["cost_low"], p["cost"] * 0.2) for p in points)
     high = max(p["cost_high"] for p in points)
@@ -159,6 +159,7 @@ def _scale_axes(axes: Axes, points: Sequence[Mapping[str, Any]]) -> None:
     else:
         margin = 0.12 * (high - low) or 0.1 * high or 1.0
         axes.set_xlim(max(0.0, low - margin), high + margin)
+        axes.xaxis.set_major_locator(MaxNLocator(max(2, int(axes.bbox.width / axes.figure.dpi))))
     bottom = min(p["success_low"] for p in points)
     top = max(p["success_high"] for p in points)
     margin = max(0.12 * (top - bottom), 0.01)
