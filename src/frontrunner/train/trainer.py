@@ -52,7 +52,7 @@ class LocalTrainer:
         self.algo, self.config, self.temperature = algo, train, temperature
         self.step = 0
         if train.gradient_checkpointing:
-            model.gradient_checkpointing_enable()
+            model.activation_checkpointing_enable()
         self.reference = copy.deepcopy(model).eval() if algo.kl_coef > 0 else None
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._masters = [
