@@ -10,7 +10,6 @@ agent's reasoning and costs tokens like everything else.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -82,7 +81,6 @@ class BugFixEnvironment:
     ) -> None:
         self.workspace = workspace
         self._focus = focus
-        self.done = False
         self._run_tests = run_tests
         self._num_tests = num_tests
         self._test_seconds = test_seconds
@@ -97,7 +95,6 @@ class BugFixEnvironment:
         if command is None:
             return "malformed", "no command found; one of: " + ", ".join(TOOLS), REFERENCE_SECONDS
         if command.tool == "submit":
-            self.done = True
             return "submit", "", 0.0
         if command.tool == "test":
             report = self._run_tests(dict(self.workspace.edits))
@@ -129,10 +126,3 @@ class BugFixEnvironment:
                 if match is None:
                     raise ToolError("edit: write `edit LINE OLD => NEW`")
                 return self.workspace.edit(int(match[1]), match[2], match[3])
-
-
-def timed(function: Callable[[], tuple[str, str, float]]) -> tuple[str, str, float, float]:
-    """Run `act` and add the measured wall seconds."""
-    start = time.perf_counter()
-    tool, observation, seconds = function()
-    return tool, observation, seconds, time.perf_counter() - start

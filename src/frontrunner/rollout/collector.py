@@ -27,6 +27,10 @@ from frontrunner.protocols import Engine, Sandbox, TestReport, Verifier
 from frontrunner.rollout.agent import Act, Conversation, Job
 from frontrunner.types import Rollout, Task, Verdict
 
+MIN_TIMEOUT = 3.0
+TIMEOUT_FACTOR = 20.0
+"""Seconds, and multiples of a task's reference duration, that its tests may run."""
+
 OnRollout = Callable[[Rollout], None]
 
 
@@ -125,10 +129,12 @@ class Collector:
         tree = self.tasks.tree(task)
         tests = task.fail_to_pass + task.pass_to_pass
 
+        # An endless loop must not hold up the round: no longer than the task's tests could need.
+        limit = max(MIN_TIMEOUT, TIMEOUT_FACTOR * task.test_seconds)
+        timeout = min(self.config.env.test_timeout, limit)
+
         def run_tests(edits: dict[str, str | None]) -> TestReport:
-            return self.sandbox.run_tests(
-                tree, {**base, **edits}, tests, timeout=self.config.env.test_timeout
-            )
+            return self.sandbox.run_tests(tree, {**base, **edits}, tests, timeout=timeout)
 
         environment = BugFixEnvironment(
             Workspace(tree, base),
