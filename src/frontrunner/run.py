@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from frontrunner.backends.local import LocalSystem, open_system
@@ -64,26 +65,49 @@ def cost_model_of(config: Config) -> CostModel:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run at work: what it is to do, with what, and where it is written."""
+
+    config: Config
+    system: LocalSystem
+    collector: Collector
+    run: RunDirectory
+    cost_model: CostModel
+    ladder: Ladder
+
+
 def train(config: Config, directory: Path, *, resume: bool = False) -> Path:
     """One run from base measurement to report; returns the path of report.html."""
+    with open_job(config, directory, resume=resume) as job:
+        if config.eval.base_run:
+            job.run.take_base(Path(config.eval.base_run), config)
+        base = measure(job, "base")
+        fitted = None if job.ladder.fitted else fit_lambdas(job, base)
+        if fitted:
+            job = replace(job, ladder=job.ladder.with_lambdas(fitted.lambdas))
+        write_frontier(job, base, None, fitted)
+        learn(job)
+        trainer, policy = job.system.trainer, job.system.policy
+        job.system.engine.load_weights(trainer.weights(), trainer.step)
+        final = measure(job, "final")
+        checkpoint.save_model(policy.model, policy.tokenizer, job.run.path / "model")
+        write_frontier(job, base, final, fitted)
+        return write_report(job.run.path)
+
+
+@contextmanager
+def open_job(config: Config, directory: Path, *, resume: bool = False) -> Iterator[Job]:
+    """Check what can be checked, then open all parts; the folder is written to last."""
     cost_model, ladder = cost_model_of(config), ladder_of(config)
     RunDirectory.check(directory, config, resume=resume)
     with open_system(config) as system, open_collector(system, config) as collector:
         check_ready(config, system)
         run = RunDirectory.open(directory, config, system.inputs, resume=resume)
-        if config.eval.base_run:
-            run.take_base(Path(config.eval.base_run), config)
-        base = measure(system, collector, config, run, "base", ladder, cost_model)
-        fitted = None if ladder.fitted else fit_lambdas(config, run, base, ladder)
-        ladder = ladder.with_lambdas(fitted.lambdas) if fitted else ladder
-        write_frontier(config, run, ladder, base, None, fitted)
-        learn(system, collector, config, run, ladder, cost_model)
-        system.engine.load_weights(system.trainer.weights(), system.trainer.step)
-        final = measure(system, collector, config, run, "final", ladder, cost_model)
-        checkpoint.save_model(system.policy.model, system.policy.tokenizer, run.path / "model")
-    write_frontier(config, run, ladder, base, final, fitted)
-    run.close()
-    return write_report(run.path)
+        try:
+            yield Job(config, system, collector, run, cost_model, ladder)
+        finally:
+            run.close()
 
 
 def check_ready(config: Config, system: LocalSystem) -> None:
@@ -114,44 +138,35 @@ def open_collector(system: LocalSystem, config: Config) -> Collector:
     )
 
 
-def measure(
-    system: LocalSystem,
-    collector: Collector,
-    config: Config,
-    run: RunDirectory,
-    name: str,
-    ladder: Ladder,
-    cost_model: CostModel,
-) -> list[Rollout]:
+def measure(job: Job, name: str) -> list[Rollout]:
     """Held-out rollouts at every level, kept in eval/NAME.jsonl; whole chunks are not redone."""
-    held_out = system.tasks.split("heldout")[: config.eval.tasks]
-    jobs = eval_jobs(held_out, ladder, config.eval.samples, config.eval.seed)
-    file = RolloutFile(run.path / "eval" / f"{name}.jsonl")
+    config, collector = job.config, job.collector
+    held_out = job.system.tasks.split("heldout")[: config.eval.tasks]
+    jobs = eval_jobs(held_out, job.ladder, config.eval.samples, config.eval.seed)
+    file = RolloutFile(job.run.path / "eval" / f"{name}.jsonl")
     size = 4 * config.rollout.concurrency
     done = file.keep(lambda n: n // size * size if n < len(jobs) else len(jobs))
     with Progress(f"measuring {name}", len(jobs), done) as progress:
         for start in range(done, len(jobs), size):
             rollouts = collector.collect(jobs[start : start + size], lambda _: progress.advance())
-            file.append([price_rollout(r, cost_model) for r in rollouts])
-            run.touch()
+            file.append([price_rollout(r, job.cost_model) for r in rollouts])
+            job.run.touch()
     return file.read()
 
 
-def fit_lambdas(
-    config: Config, run: RunDirectory, base: Sequence[Rollout], ladder: Ladder
-) -> FrontierFit:
+def fit_lambdas(job: Job, base: Sequence[Rollout]) -> FrontierFit:
     """lambda per level from the base frontier, frozen in lambdas.json for the rest of the run."""
-    path = run.path / "lambdas.json"
+    path = job.run.path / "lambdas.json"
     if path.is_file():
         return FrontierFit.from_json(json.loads(path.read_text()))
     fitted = fit(
         outcomes(base),
-        ladder.names,
-        num_bootstrap=config.eval.num_bootstrap,
-        seed=config.eval.seed,
-        ratio=config.effort.min_ratio,
+        job.ladder.names,
+        num_bootstrap=job.config.eval.num_bootstrap,
+        seed=job.config.eval.seed,
+        ratio=job.config.effort.min_ratio,
     )
-    run.write_json("lambdas.json", fitted.to_json())
+    job.run.write_json("lambdas.json", fitted.to_json())
     return fitted
 
 
@@ -170,31 +185,25 @@ def resume_training(system: LocalSystem, config: Config, run: RunDirectory) -> J
     return metrics
 
 
-def learn(
-    system: LocalSystem,
-    collector: Collector,
-    config: Config,
-    run: RunDirectory,
-    ladder: Ladder,
-    cost_model: CostModel,
-) -> None:
+def learn(job: Job) -> None:
     """The training loop, from the newest checkpoint to the last step."""
-    trainer, sizes = system.trainer, config.rollout
-    tasks = system.tasks.split("train")
-    metrics = resume_training(system, config, run)
+    config, run, ladder = job.config, job.run, job.ladder
+    trainer, sizes = job.system.trainer, config.rollout
+    tasks = job.system.tasks.split("train")
+    metrics = resume_training(job.system, config, run)
     if due(config, trainer.step):  # a kill may have come between checkpoint and measurement
-        measure_during(system, collector, config, run, ladder, cost_model)
+        measure_during(job)
     file = RolloutFile(run.path / "rollouts.jsonl")
     history = read_rows(metrics.path)
     console = ConsoleTracker(ladder.names, config.train.steps)
 
     def collect(step: int) -> list[Rollout]:
-        return collector.collect(
+        return job.collector.collect(
             training_jobs(tasks, ladder, sizes.groups, sizes.group_size, config.run.seed, step)
         )
 
     with Pipeline(
-        system.engine,
+        job.system.engine,
         collect,
         first_step=trainer.step,
         last_step=config.train.steps - 1,
@@ -202,7 +211,7 @@ def learn(
     ) as pipeline:
         while trainer.step < config.train.steps:
             sampled, collect_seconds = pipeline.take()
-            rollouts = [price_and_reward(r, cost_model, ladder[r.effort]) for r in sampled]
+            rollouts = [price_and_reward(r, job.cost_model, ladder[r.effort]) for r in sampled]
             start = time.perf_counter()
             groups = groups_of(rollouts, sizes.group_size)
             oldest = min((r.version for r in rollouts if r.turns), default=trainer.step)
@@ -222,7 +231,7 @@ def learn(
             console.log(stepped.step, row, {f"{a.kind} {a.effort}": a.message for a in raised})
             save_if_due(trainer, config, run)
             if due(config, stepped.step):
-                pipeline.call(measure_during, system, collector, config, run, ladder, cost_model)
+                pipeline.call(measure_during, job)
     metrics.close()
     console.close()
 
@@ -233,22 +242,14 @@ def due(config: Config, step: int) -> bool:
     return bool(every) and 0 < step < config.train.steps and step % every == 0
 
 
-def measure_during(
-    system: LocalSystem,
-    collector: Collector,
-    config: Config,
-    run: RunDirectory,
-    ladder: Ladder,
-    cost_model: CostModel,
-) -> None:
+def measure_during(job: Job) -> None:
     """The frontier on the way: eval/step-N.jsonl and its points in eval/during.json."""
-    step = system.trainer.step
-    rollouts = measure(system, collector, config, run, f"step-{step}", ladder, cost_model)
-    path = run.path / "eval" / "during.json"
+    step = job.system.trainer.step
+    rollouts = measure(job, f"step-{step}")
+    path = job.run.path / "eval" / "during.json"
     known = json.loads(path.read_text()) if path.is_file() else {}
-    measured = points(rollouts, ladder, num_bootstrap=config.eval.num_bootstrap)
-    known[str(step)] = [asdict(p) for p in measured]
-    run.write_json("eval/during.json", known)
+    measured = points(rollouts, job.ladder, num_bootstrap=job.config.eval.num_bootstrap)
+    job.run.write_json("eval/during.json", {**known, str(step): [asdict(p) for p in measured]})
 
 
 def save_if_due(trainer: LocalTrainer, config: Config, run: RunDirectory) -> None:
@@ -261,25 +262,26 @@ def save_if_due(trainer: LocalTrainer, config: Config, run: RunDirectory) -> Non
 
 
 def write_frontier(
-    config: Config,
-    run: RunDirectory,
-    ladder: Ladder,
+    job: Job,
     base: Sequence[Rollout],
     final: Sequence[Rollout] | None,
     fitted: FrontierFit | None,
 ) -> None:
     """frontier.json: everything the report and `report --json` say."""
-    path = run.path / "metrics.jsonl"
+    path = job.run.path / "metrics.jsonl"
     rows = read_rows(path) if path.is_file() else []
     tree = frontier_json(
-        ladder,
+        job.ladder,
         base,
         final,
         fit=fitted,
-        alarms=[a.to_json() for a in alarms(rows, ladder.names)],
-        wall_seconds=run.wall_seconds,
-        seed=config.run.seed,
-        config_hash=config_hash(config),
-        num_bootstrap=config.eval.num_bootstrap,
+        alarms=[a.to_json() for a in alarms(rows, job.ladder.names)],
+        wall_seconds=job.run.wall_seconds,
+        seed=job.config.run.seed,
+        config_hash=config_hash(job.config),
+        num_bootstrap=job.config.eval.num_bootstrap,
     )
-    run.write_json("frontier.json", tree)
+    during = job.run.path / "eval" / "during.json"
+    if during.is_file():
+        tree["points"]["during"] = json.loads(during.read_text())
+    job.run.write_json("frontier.json", tree)

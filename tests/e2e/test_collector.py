@@ -13,8 +13,9 @@ from frontrunner.envs.mutations import repair
 from frontrunner.envs.sandbox import LocalSandbox
 from frontrunner.envs.taskset import TaskSet
 from frontrunner.errors import SandboxError
+from frontrunner.protocols import TestReport
 from frontrunner.rollout.agent import Job
-from frontrunner.rollout.collector import Collector
+from frontrunner.rollout.collector import Collector, TestMemory
 from frontrunner.rollout.samples import groups_of, to_sample
 from frontrunner.rollout.schedule import eval_jobs, training_jobs
 from frontrunner.testing import ScriptedEngine, byte_tokenizer
@@ -75,12 +76,10 @@ def expert(tasks: TaskSet, few: list[Task]) -> Callable[[str], str]:
             return f"view {task.function}"
         if turn == 1:
             (source,) = tasks.gold(task).values()
-            (broken,) = tasks.base_files(task).values()
-            line, old, new = repair(source, task.mutation)
-            row = broken.split("\n")[line - 1]
-            lines = prompt.replace("<|im_end|>", "").split("\n")
-            label = next(r.split(" ")[0] for r in lines if r.endswith(row))
-            return f"edit {label} {old} => {new}"
+            view = prompt.rsplit("<|im_start|>user\n", 1)[-1].split("<|im_end|>")[0]
+            edit = repair(source, task.mutation, [r.partition(" ")[2] for r in view.split("\n")])
+            assert edit is not None
+            return f"edit {edit[0]} => {edit[1]}"
         return "test" if turn == 2 else "submit"
 
     return policy
@@ -203,6 +202,43 @@ def test_a_box_that_stays_broken_leaves_an_invalid_record(
     assert rollout.status == "invalid"
     assert not rollout.valid
     assert groups_of([rollout], 1)[0].rollouts == ()
+
+
+class CountingSandbox:
+    """A real sandbox that remembers what it was asked to run."""
+
+    def __init__(self, inner: LocalSandbox) -> None:
+        self.inner, self.calls = inner, []
+
+    def run_tests(self, tree: object, files: object, tests: object, **kwargs: object) -> object:
+        self.calls.append(tests)
+        return self.inner.run_tests(tree, files, tests, **kwargs)
+
+
+def test_the_same_code_is_tested_once(
+    tasks: TaskSet, few: list[Task], sandbox: LocalSandbox
+) -> None:
+    task, level = few[0], default_ladder().levels[0]
+    counting = CountingSandbox(sandbox)
+    jobs = [Job(f"j{n}", task, level, seed=n) for n in range(4)]
+    rollouts = collect(tasks, counting, jobs, expert(tasks, few), config())
+    assert [r.turns[2].observation for r in rollouts] == ["passed"] * 4
+    assert counting.calls.count(task.fail_to_pass + task.pass_to_pass) == 1
+
+
+def test_errors_and_timeouts_are_not_remembered() -> None:
+    memory = TestMemory()
+    late = TestReport({}, "", timed_out=True, exited_early=False, wall_seconds=3.0)
+    good = TestReport({"t": "passed"}, "", timed_out=False, exited_early=False, wall_seconds=0.1)
+
+    def broken() -> TestReport:
+        raise SandboxError("injected")
+
+    with pytest.raises(SandboxError):
+        memory.get("k", broken)
+    assert memory.get("k", lambda: late) is late
+    assert memory.get("k", lambda: good) is good
+    assert memory.get("k", lambda: late) is good
 
 
 def test_more_jobs_than_fit_in_flight(

@@ -30,11 +30,29 @@ def test_every_trajectory_is_made_of_commands_that_work(effort: str) -> None:
     assert len(made) > 200
     for example in made:
         assert "`clip`" in example.user or "clip" in example.user
-        assert example.turns[-1] == ("submit", "")
-        for text, observation in example.turns:
-            command = parse(text)
-            assert command is not None
-            assert command.tool == "search" or not observation.startswith("error"), observation
+        assert example.turns[-1] == ("submit", "", True)
+        for turn in example.turns:
+            assert parse(turn.text) is not None
+            assert not (turn.learn and turn.observation.startswith("error")), turn
+
+
+def test_edits_to_imitate_are_right_and_others_occur_at_every_level() -> None:
+    for effort in expert.STYLES:
+        made = examples(effort)
+        for example in made:
+            taught = [t.text for t in example.turns if t.learn and t.text.startswith("edit")]
+            assert len(set(taught)) <= 1
+        wrong = [t for example in made for t in example.turns if not t.learn]
+        assert any(t.observation.startswith("error") for t in wrong)
+        assert any(not t.observation.startswith("error") for t in wrong)
+
+
+def test_a_drill_repairs_every_bug() -> None:
+    rng = random.Random(0)
+    made = [expert.trajectory(rng, FUNCTION, "low", expert.DRILL) for _ in range(100)]
+    edits = [[t for t in m.turns if t.text.startswith("edit")] for m in made if m]
+    assert max(map(len, edits)) == 3  # lines of the function that can carry a bug
+    assert all(t.learn for found in edits for t in found)
 
 
 def test_higher_effort_works_longer() -> None:
@@ -46,14 +64,14 @@ def test_higher_effort_works_longer() -> None:
 def test_tests_pass_exactly_when_the_bug_is_gone() -> None:
     seen = set()
     for example in examples("high"):
-        for number, (text, observation) in enumerate(example.turns):
-            if text != "test":
+        for number, turn in enumerate(example.turns):
+            if turn.text != "test":
                 continue
-            edits = [t for t, _ in example.turns[:number] if t.startswith("edit")]
-            undone = sum(t == "undo" for t, _ in example.turns[:number])
-            if len(edits) == undone:
-                assert observation.startswith("failed")
-            seen.add(observation.split()[0])
+            before = example.turns[:number]
+            made = [t for t in before if t.text.startswith("edit") and "error" not in t.observation]
+            if len(made) == sum(t.text == "undo" for t in before):
+                assert turn.observation.startswith("failed")
+            seen.add(turn.observation.split()[0])
     assert seen == {"passed", "failed"}
 
 

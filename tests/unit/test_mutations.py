@@ -89,8 +89,22 @@ def test_repair_is_one_unambiguous_replacement() -> None:
     source = "def f(a, b):\n    return a < b < a < b or a + 1 + 1 == 1\n"
     for text in (SOURCE, source):
         for mutation, mutant in mutants(text):
-            number, old, new = repair(text, mutation)
             rows = mutant.split("\n")
-            assert rows[number - 1].count(old) == 1
-            rows[number - 1] = rows[number - 1].replace(old, new)
-            assert "\n".join(rows) == text
+            edit = repair(text, mutation, rows)
+            if edit is None:
+                assert mutant.count(rows[mutation.line - 1].strip()) > 1
+                continue
+            assert mutant.count(edit[0]) == 1
+            assert mutant.replace(*edit) == text
+
+
+def test_repair_names_the_place_by_the_word_before_it() -> None:
+    source = "def f(a, b):\n    if a[0] < b:\n        return a\n    return b < 0\n"
+    edits = {repair(source, m, mutant.split("\n")) for m, mutant in mutants(source)}
+    assert {("0] <=", "0] <"), ("a[1", "a[0"), ("b >", "b <")} <= edits
+
+
+def test_no_repair_where_two_lines_are_the_same() -> None:
+    source = "def f(a):\n    if a:\n        return True\n    if a > 1:\n        return False\n"
+    found = [m for m, _ in mutants(source) if m.after == "False"]
+    assert [repair(source, m, apply(source, m).split("\n")) for m in found] == [None]

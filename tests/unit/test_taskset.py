@@ -12,7 +12,7 @@ from tiny_package import CODE, InProcessSandbox, install, site
 from frontrunner.envs import build, packages, synthesis, taskset
 from frontrunner.envs.check import check_tasks
 from frontrunner.envs.mutations import functions, repair
-from frontrunner.envs.workspace import Workspace, folded
+from frontrunner.envs.workspace import Workspace
 from frontrunner.errors import UserError
 from frontrunner.types import Task
 
@@ -209,10 +209,8 @@ def test_every_shipped_bug_can_be_seen_and_undone_with_the_tools() -> None:
     for task in tasks.tasks[::20]:
         (gold,) = tasks.gold(task).values()
         workspace = Workspace(tasks.tree(task), tasks.base_files(task))
-        workspace.view(task.function)
-        line, old, new = repair(gold, task.mutation)
-        (symbol,) = workspace.find(task.function)
-        lines = workspace.read(task.path).split("\n")
-        label = folded(lines, symbol.first, symbol.stop).index(line - 1) + 1
-        workspace.edit(label, old, new)
+        rows = workspace.view(task.function).split("\n")
+        edit = repair(gold, task.mutation, [row.partition(" ")[2] for row in rows])
+        assert edit is not None
+        workspace.edit(*edit)
         assert workspace.submission == {task.path: gold}

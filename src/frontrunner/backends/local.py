@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -20,6 +18,7 @@ from frontrunner.envs.chat import ChatFormat
 from frontrunner.envs.sandbox import LocalSandbox
 from frontrunner.envs.taskset import TaskSet
 from frontrunner.errors import UserError
+from frontrunner.train.checkpoint import digest
 from frontrunner.train.model import Policy, load_policy, resolve
 from frontrunner.train.trainer import LocalTrainer
 from frontrunner.verify.grader import TestGrader
@@ -77,12 +76,3 @@ def open_system(config: Config) -> Iterator[LocalSystem]:
             "prices": price_table_hash(),
         }
         yield LocalSystem(policy, chat, tasks, engine, trainer, sandbox, verifier, inputs)
-
-
-def digest(*files: Path) -> str:
-    """SHA-256 over files, shortened."""
-    total = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as handle:
-            total.update(hashlib.file_digest(handle, "sha256").digest())
-    return total.hexdigest()[:16]

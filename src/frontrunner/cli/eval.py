@@ -17,12 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from frontrunner.backends.local import open_system
     from frontrunner.cli.train import default_directory
     from frontrunner.config import load
     from frontrunner.evals.frontier import points
-    from frontrunner.rollout.store import RunDirectory
-    from frontrunner.run import check_ready, cost_model_of, ladder_of, measure, open_collector
+    from frontrunner.run import measure, open_job
 
     source = Path(args.recipe)
     overrides = list(args.overrides)
@@ -30,12 +28,9 @@ def run(args: argparse.Namespace) -> int:
         overrides.append(f"model.path={json.dumps(args.model)}")
     config = load(source / "config.json" if source.is_dir() else source, overrides)
     out = args.out or Path(default_directory(Path(f"eval-{source.stem}")))
-    ladder, cost_model = ladder_of(config), cost_model_of(config)
-    RunDirectory.check(out, config, resume=args.resume)
-    with open_system(config) as system, open_collector(system, config) as collector:
-        check_ready(config, system)
-        directory = RunDirectory.open(out, config, system.inputs, resume=args.resume)
-        rollouts = measure(system, collector, config, directory, "base", ladder, cost_model)
+    with open_job(config, out, resume=args.resume) as job:
+        rollouts = measure(job, "base")
+        ladder = job.ladder
     measured = points(rollouts, ladder, num_bootstrap=config.eval.num_bootstrap)
     if args.json:
         from dataclasses import asdict

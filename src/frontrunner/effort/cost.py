@@ -47,22 +47,6 @@ def _usages(items: Iterable[Turn | Usage]) -> list[Usage]:
     return [item.usage if isinstance(item, Turn) else item for item in items]
 
 
-def cost_usd(items: Iterable[Turn | Usage], price: Price) -> float:
-    """Inference cost of some turns (or their ledgers) in USD; time is not included."""
-    usages = _usages(items)
-    fresh = sum(u.fresh for u in usages)
-    cached = sum(u.cached for u in usages)
-    write = sum(u.write for u in usages)
-    output = sum(u.output for u in usages)
-    units = (
-        price.fresh * fresh
-        + price.cached_or_fresh * cached
-        + price.write_or_fresh * write
-        + price.output * output
-    )
-    return units / TOKENS_PER_UNIT
-
-
 @dataclass(frozen=True, slots=True)
 class CostModel:
     """Prices rollouts. The default throughputs are those of the fit published with SWE-Effi

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from frontrunner.types import Mutation
@@ -229,30 +229,33 @@ def _shared_tail(a: str, b: str) -> int:
     return max((s for s in starts if a[len(a) - s :] == b[len(b) - s :]), default=0)
 
 
-def repair(source: str, mutation: Mutation) -> tuple[int, str, str]:
-    """The compact edit that undoes a mutation: (line, old, new) on the *mutated* source.
+def repair(source: str, mutation: Mutation, shown: Iterable[str]) -> tuple[str, str] | None:
+    """The compact edit that undoes a mutation: (old, new).
 
-    `old` is the shortest run of whole tokens around the site that occurs once on its line, so
-    that `edit LINE OLD => NEW` is unambiguous; neither side is empty or ends in blanks.
+    `source` is without the bug, `shown` are the lines that the agent sees, with the bug. `old`
+    starts at the word before the site and grows by whole words, to both sides in turn, until it
+    occurs once among them; None when even the whole line occurs more often. Naming the place by
+    its words is what a small policy can do: it failed to name the line's number, and one that
+    copies a word first has found the place with the first token it writes.
     """
     row = source.encode().splitlines()[mutation.line - 1]
     before, after = row[: mutation.col].decode(), row[mutation.end_col :].decode()
     good, bad = row[mutation.col : mutation.end_col].decode(), mutation.after
-    line = before + bad + after
     shared = _shared_tail(bad, good)  # `not f(x)` and `f(x)` differ in `not` only
     after = bad[len(bad) - shared :] + after
     good, bad = good[: len(good) - shared], bad[: len(bad) - shared]
-    lefts = [m.start() for m in re.finditer(r"\w+|[^\w\s]", before)][::-1]
-    rights = [m.end() for m in re.finditer(r"\w+|[^\w\s]", after)]
-    left, right = len(before), 0
-    for step in range(len(lefts) + len(rights)):
+    lefts = [m.start() for m in re.finditer(r"\w+", before)][::-1] or [len(before)]
+    rights = [m.end() for m in re.finditer(r"\w+", after)]
+    left, right = lefts.pop(0), 0
+    rows = list(shown)
+    for step in range(len(lefts) + len(rights) + 1):
         old = before[left:] + bad + after[:right]
         new = before[left:] + good + after[:right]
-        if line.count(old) == 1 and old and new and old == old.strip() and new == new.strip():
-            break
-        grow_left = (step % 2 == 1 or not rights) and lefts
-        if grow_left:
-            left = lefts.pop(0)
-        elif rights:
+        unique = bool(old) and sum(r.count(old) for r in rows) == 1
+        if unique and new and old == old.strip() and new == new.strip():
+            return old, new
+        if rights and (step % 2 == 0 or not lefts):
             right = rights.pop(0)
-    return mutation.line, before[left:] + bad + after[:right], before[left:] + good + after[:right]
+        elif lefts:
+            left = lefts.pop(0)
+    return None

@@ -194,7 +194,7 @@ def _candidates(path: str, text: str, function: Function) -> list[Mutation]:
             continue
         mutant = apply(text, mutation).split("\n")
         shape = _shape(mutant, function)
-        if shape and shape not in seen and _repairable(lines, mutant, mutation):
+        if shape and shape not in seen and _repairable(lines, mutant, shown, mutation):
             seen.add(shape)
             by_kind.setdefault(mutation.kind, []).append(mutation)
     for kind, found in by_kind.items():
@@ -219,15 +219,18 @@ def _shape(lines: list[str], function: Function) -> str:
         return ""
 
 
-def _repairable(lines: list[str], mutant: list[str], mutation: Mutation) -> bool:
+def _repairable(
+    lines: list[str], mutant: list[str], shown: Sequence[int], mutation: Mutation
+) -> bool:
     """Whether the policy sees the site whole and one `edit` restores the pristine line."""
     row = mutant[mutation.line - 1]
-    _, old, new = repair("\n".join(lines), mutation)
-    if len(row) > MAX_WIDTH or row.count(old) != 1 or [old, new] != [old.strip(), new.strip()]:
+    edit = repair("\n".join(lines), mutation, [mutant[n] for n in shown])
+    if len(row) > MAX_WIDTH or edit is None:
         return False
-    if EDIT.fullmatch(f"1 {old} => {new}") is None or " => " in old:
+    command = EDIT.fullmatch(f"{edit[0]} => {edit[1]}")
+    if command is None or command.groups() != edit:
         return False
-    return row.replace(old, new) == lines[mutation.line - 1]
+    return row.replace(*edit) == lines[mutation.line - 1]
 
 
 def select_tests(target: Target, reached: Sequence[Reached]) -> tuple[list[str], list[str]]:

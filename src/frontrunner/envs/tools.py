@@ -1,7 +1,7 @@
 """The tools a coding agent has, as one text command a turn, and the environment that runs them.
 
     list [FOLDER] | view | view NAME | view FILE [FIRST LAST] | search TEXT
-    edit LINE OLD => NEW | undo | test | submit
+    edit OLD => NEW | undo | test | submit
 
 A command is the first line of the message that starts with a tool's name; text around it is the
 agent's reasoning and costs tokens like everything else.
@@ -22,14 +22,14 @@ view NAME - show another function or class
 view FILE [FIRST LAST] - show lines of a file
 search TEXT - find text in the project
 list [FOLDER] - list files
-edit LINE OLD => NEW - replace OLD by NEW on that line of the last view
+edit OLD => NEW - replace OLD, which occurs once in the last view, by NEW
 undo - take the last edit back
 test - run the tests
 submit - hand in the work"""
 
 TOOLS = ("list", "view", "search", "edit", "undo", "test", "submit")
 _COMMAND = re.compile(rf"^\s*({'|'.join(TOOLS)})\b[ \t]*(.*?)\s*$", re.MULTILINE)
-EDIT = re.compile(r"(\d{1,6}) (.+?) => ?(.*)", re.DOTALL)
+EDIT = re.compile(r"(.+?) => ?(.*)", re.DOTALL)
 _NUMBER = re.compile(r"\d{1,6}")
 REFERENCE_SECONDS = 0.01
 """Reference duration of every tool but `test`, for pricing."""
@@ -124,5 +124,5 @@ class BugFixEnvironment:
             case _:
                 match = EDIT.fullmatch(argument)
                 if match is None:
-                    raise ToolError("edit: write `edit LINE OLD => NEW`")
-                return self.workspace.edit(int(match[1]), match[2], match[3])
+                    raise ToolError("edit: write `edit OLD => NEW`")
+                return self.workspace.edit(match[1], match[2])

@@ -1,8 +1,8 @@
 """The agent's working copy: a package tree with edits on top, and the text tools on it.
 
 Nothing here executes code from the tree; only `run tests` does, and that happens in the sandbox.
-Paths are confined to the tree. A view numbers the lines it shows, and `edit` refers to those
-numbers, so a policy writes `edit 3 is => is not` instead of repeating whole lines.
+Paths are confined to the tree. A view numbers the lines it shows, and `edit` replaces a text that
+occurs once in the last view, so a policy writes `edit x is => x is not` instead of whole lines.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Workspace:
         self.base = dict(files)
         self.edits: dict[str, str | None] = {}
         self._undo: list[tuple[str, str | None]] = []
-        self._view: tuple[str, list[int]] | None = None
+        self._view: tuple[str, tuple[tuple[int, int], ...]] | None = None
 
     def confined(self, path: str) -> str:
         parts = PurePosixPath(path).parts
@@ -194,7 +194,7 @@ class Workspace:
             labels = list(range(1, len(numbers) + 1))
         if not numbers:
             raise ToolError(f"{what}: no lines there")
-        self._view = (path, [-1] * labels[0] + numbers)
+        self._view = (path, tuple(zip(labels, numbers, strict=True)))
         return "\n".join(
             f"{label} {lines[n][:MAX_WIDTH]}" for label, n in zip(labels, numbers, strict=True)
         )
@@ -217,22 +217,23 @@ class Workspace:
             raise ToolError(f"search: {text!r} does not occur")
         return "\n".join(hits[:20])
 
-    def edit(self, label: int, old: str, new: str) -> str:
-        """Replace `old` by `new` on line `label` of the last view; `old` must occur once."""
+    def edit(self, old: str, new: str) -> str:
+        """Replace `old`, which must occur once in the lines of the last view, by `new`."""
         if self._view is None:
-            raise ToolError("edit: view the code first; line numbers are those of the last view")
-        path, numbers = self._view
-        if not 0 <= label < len(numbers) or numbers[label] < 0:
-            raise ToolError(f"edit: line {label} is not in the last view")
+            raise ToolError("edit: view the code first; OLD must occur in the last view")
+        path, numbered = self._view
         lines = self.read(path).split("\n")
-        row = lines[numbers[label]]
-        if row.count(old) != 1 or not old:
-            times = "does not occur" if old not in row else f"occurs {row.count(old)} times"
-            raise ToolError(f"edit: {old!r} {times} on line {label}")
+        counted = [(label, n) for label, n in numbered for _ in range(lines[n].count(old))]
+        hits = counted if old else []
+        if len(hits) != 1:
+            many = f"occurs {len(hits)} times in the last view; give more of the line"
+            few = "does not occur in the last view"
+            raise ToolError(f"edit: {old!r} {many if hits else few}")
+        ((label, number),) = hits
         self._undo.append((path, self.edits.get(path)))
-        lines[numbers[label]] = row.replace(old, new)
+        lines[number] = lines[number].replace(old, new)
         self.edits[path] = "\n".join(lines)
-        return f"{label} {lines[numbers[label]][:MAX_WIDTH]}"
+        return f"{label} {lines[number][:MAX_WIDTH]}"
 
     def undo(self) -> str:
         """Take the last edit back."""

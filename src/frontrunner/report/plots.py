@@ -41,11 +41,15 @@ def frontier_figure(frontier: Mapping[str, Any], size: tuple[float, float] = (7.
 
     `frontier` is the content of frontier.json; `size` in inches. Dotted lines join points of equal
     reward and touch the base points with slope lambda. Dominated points are grey, not hidden.
+    Small dots are measurements during training (`eval.every`).
     """
     figure, axes = _new_figure(size)
     base = frontier["points"]["base"]
     final = frontier["points"]["final"]
-    every = [*base, *(final or [])]
+    during = [
+        measured for _, measured in sorted(frontier["points"].get("during", {}).items(), key=_step)
+    ]
+    every = [*base, *(final or []), *(p for measured in during for p in measured)]
     _scale_axes(axes, every)
     for index, (level, point) in enumerate(zip(frontier["levels"], base, strict=True)):
         if level["lambda"] is not None:
@@ -56,8 +60,10 @@ def frontier_figure(frontier: Mapping[str, Any], size: tuple[float, float] = (7.
         color = level_color(index)
         after = final[index] if final else None
         _point(axes, before, color, filled=False)
+        path = [before, *(measured[index] for measured in during)]
+        _path(axes, path, color)
         if after:
-            _arrow(axes, before, after, color)
+            _arrow(axes, path[-1], after, color)
             _point(axes, after, color, filled=True)
         _label(axes, after or before, color)
     axes.set_xlabel("cost per rollout (USD)")
@@ -237,6 +243,16 @@ def _arrow(axes: Axes, before: Mapping[str, Any], after: Mapping[str, Any], colo
         },
         zorder=3.5,
     )
+
+
+def _step(item: tuple[str, Any]) -> int:
+    return int(item[0])
+
+
+def _path(axes: Axes, points: Sequence[Mapping[str, Any]], color: str) -> None:
+    costs, successes = [p["cost"] for p in points], [p["success"] for p in points]
+    axes.plot(costs, successes, color=color, linewidth=1.1, alpha=0.6, zorder=2.5)
+    axes.scatter(costs[1:], successes[1:], color=color, s=9, zorder=3)
 
 
 def _label(axes: Axes, point: Mapping[str, Any], color: str) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from frontrunner.errors import UserError
+from frontrunner.rollout.store import write_atomically
 
 
 class JsonlTracker:
@@ -44,12 +45,7 @@ class JsonlTracker:
         """Drops rows of later steps: a run resumed from a checkpoint writes them again."""
         self._file.close()
         rows = [row for row in read_rows(self.path) if row["step"] <= step]
-        swap = self.path.with_suffix(".tmp")
-        with swap.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-            file.flush()
-            os.fsync(file.fileno())
-        swap.replace(self.path)
+        write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in rows))
         self._file = self.path.open("a", encoding="utf-8")
 
     def close(self) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -40,6 +41,45 @@ def seed_of(*parts: object) -> int:
     return int.from_bytes(digest[:8], "big") >> 2
 
 
+class TestMemory:
+    """Test reports by task and edits: rollouts of a group test the same code again and again.
+
+    A run that is in progress is waited for. One that is out of time is not remembered: a quieter
+    machine may let it end.
+    """
+
+    __test__ = False  # not a test class, whatever pytest makes of the name
+
+    def __init__(self, size: int = 65536) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, Future[TestReport]] = OrderedDict()
+
+    def get(self, key: str, run: Callable[[], TestReport]) -> TestReport:
+        """The report known under `key`, else that of `run()`, whose errors are passed on."""
+        with self._lock:
+            known = self._known.get(key)
+            if known is None:
+                mine = self._known[key] = Future()
+                while len(self._known) > self._size:
+                    self._known.popitem(last=False)
+        if known is not None:
+            return known.result()
+        keep = False
+        try:
+            report = run()
+            mine.set_result(report)
+            keep = not report.timed_out
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        finally:
+            if not keep:
+                with self._lock:
+                    self._known.pop(key, None)
+        return report
+
+
 class Collector:
     """Turns jobs into graded rollouts, in the order of the jobs."""
 
@@ -54,6 +94,7 @@ class Collector:
     ) -> None:
         self.engine, self.chat, self.tasks = engine, chat, tasks
         self.sandbox, self.verifier, self.config = sandbox, verifier, config
+        self._reports = TestMemory()
         # A test run blocks its thread until a box is free; two more keep quick tools moving.
         workers = (config.env.workers or os.cpu_count() or 1) + 2
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="tools")
@@ -134,7 +175,11 @@ class Collector:
         timeout = min(self.config.env.test_timeout, limit)
 
         def run_tests(edits: dict[str, str | None]) -> TestReport:
-            return self.sandbox.run_tests(tree, {**base, **edits}, tests, timeout=timeout)
+            files = {**base, **edits}
+            key = hashlib.sha256(repr((task.id, sorted(edits.items()))).encode()).hexdigest()
+            return self._reports.get(
+                key, lambda: self.sandbox.run_tests(tree, files, tests, timeout=timeout)
+            )
 
         environment = BugFixEnvironment(
             Workspace(tree, base),

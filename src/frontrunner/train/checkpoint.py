@@ -23,9 +23,13 @@ from torch import Tensor
 from frontrunner.errors import UserError
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def digest(*files: Path) -> str:
+    """SHA-256 over the contents of files, in order, shortened."""
+    total = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()[:16]
 
 
 def save(
@@ -50,7 +54,7 @@ def save(
         with (partial / "optimizer.pt").open("wb") as handle:  # a full disk is then an OSError
             torch.save(state, handle)
         files = ["optimizer.pt", *(p.name for p in partial.glob("*.safetensors"))]
-        facts = {"step": step, "sha256": {name: _digest(partial / name) for name in files}}
+        facts = {"step": step, "sha256": {name: digest(partial / name) for name in files}}
         (partial / "state.json").write_text(json.dumps(facts))
         for file in partial.iterdir():
             with file.open("rb") as handle:
@@ -102,7 +106,7 @@ def verify(directory: Path) -> None:
     """Raises `UserError` if a file of the checkpoint is missing or damaged."""
     try:
         facts = json.loads((directory / "state.json").read_text())
-        damaged = [n for n, d in facts["sha256"].items() if _digest(directory / n) != d]
+        damaged = [n for n, d in facts["sha256"].items() if digest(directory / n) != d]
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
             f"{directory}: not a complete checkpoint ({error}); delete the folder to resume from "

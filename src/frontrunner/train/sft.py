@@ -46,8 +46,6 @@ class SftConfig:
     seed: int = 0
     init: str = ""
     """Model folder to continue from, tokenizer included; empty: from scratch."""
-    habits: bool = True
-    """Train on the expert's bad habits too; False: it always repairs at once."""
     vocab_size: int = 2048
     hidden_size: int = 192
     intermediate_size: int = 512
@@ -55,17 +53,19 @@ class SftConfig:
     num_heads: int = 6
     num_kv_heads: int = 2
     max_context: int = 1024
-    trajectories: int = 40_000
-    max_tokens: int = 512
+    drills: int = 36_000
+    """Trajectories of the first stage: several bugs in one function, no habits."""
+    trajectories: int = 15_000
+    """Trajectories of the second stage: one bug, worked on at every level."""
+    max_tokens: int = 640
     """Longer trajectories are left out."""
     batch_tokens: int = 4096
-    learning_rate: float = 2e-3
+    learning_rate: float = 4e-3
     warmup_steps: int = 100
     weight_decay: float = 0.1
-    context_weight: float = 0.6
-    context_share: float = 0.25
+    context_weight: float = 0.5
+    context_share: float = 0.3
     """Share of the context tokens that are predicted, drawn anew for every batch."""
-    effort_mix: tuple[float, ...] = (0.6, 0.2, 0.2)
     prompts: tuple[str, ...] = ("Effort: low", "Effort: medium", "Effort: high")
     packages: tuple[str, ...] = (
         "stdlib", "sympy", "numpy", "scipy", "transformers", "torch", "matplotlib", "pip",
@@ -109,12 +109,12 @@ def encode(chat: ChatFormat, prompts: dict[str, str], example: expert.Trajectory
     """Token ids and answer mask of one trajectory, exactly as a rollout would build them."""
     ids = chat.opening(prompts[example.effort], example.user)
     mask = [False] * len(ids)
-    for number, (text, observation) in enumerate(example.turns):
-        answer = chat.answer(text)
+    for number, turn in enumerate(example.turns):
+        answer = chat.answer(turn.text)
         ids += answer
-        mask += [True] * len(answer)
+        mask += [turn.learn] * len(answer)
         if number < len(example.turns) - 1:
-            more = chat.continuation(observation, closed=True)
+            more = chat.continuation(turn.observation, closed=True)
             ids += more
             mask += [False] * len(more)
     return ids, mask
@@ -127,9 +127,9 @@ def _make(seed: int) -> Example | None:
     """One encoded trajectory; a pure function of its seed and the corpus."""
     config, corpus, chat = _STATE["config"], _STATE["corpus"], _STATE["chat"]
     rng = random.Random(seed)
-    effort = rng.choices(list(expert.STYLES), config.effort_mix)[0]
+    effort = rng.choice(list(expert.STYLES))
     function: CorpusFunction = rng.choice(corpus)
-    style = expert.STYLES[effort] if config.habits else expert.CLEAN
+    style = expert.DRILL if _STATE["drill"] else expert.STYLES[effort]
     example = expert.trajectory(rng, function, effort, style)
     if example is None:
         return None
@@ -141,20 +141,18 @@ def build_dataset(
     config: SftConfig,
     corpus: Sequence[CorpusFunction],
     chat: ChatFormat,
-    say: Callable[[str], None],
+    number: int,
+    drill: bool,
 ) -> list[Example]:
-    """`config.trajectories` encoded examples, made in parallel."""
+    """`number` encoded examples, of the drill or of work with habits, made in parallel."""
     prompts = dict(zip(expert.STYLES, config.prompts, strict=True))
-    _STATE.update(config=config, corpus=corpus, chat=chat, prompts=prompts)
+    _STATE.update(config=config, corpus=corpus, chat=chat, prompts=prompts, drill=drill)
     examples: list[Example] = []
+    first = (2 * config.seed + drill) * 10**9
     with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
-        seeds = range(config.seed * 10**9, config.seed * 10**9 + 2 * config.trajectories)
-        for made in pool.imap(_make, seeds, chunksize=64):
-            if made is not None:
-                examples.append(made)
-                if len(examples) % 10_000 == 0:
-                    say(f"{len(examples)} of {config.trajectories} trajectories")
-            if len(examples) == config.trajectories:
+        for made in pool.imap(_make, range(first, first + 3 * number + 100), chunksize=64):
+            examples += [made] if made is not None and len(examples) < number else []
+            if len(examples) == number:
                 break
         pool.terminate()
     return examples
@@ -193,27 +191,53 @@ def _pad(
     return ids, weight[:, 1:]
 
 
+class _Optimizer:
+    """Muon for the layers' matrices, AdamW for embeddings and norms, one schedule for both.
+
+    Muon (Jordan et al. 2024) is scaled so that its updates are as large as AdamW's (Liu et al.
+    2025), so one learning rate serves.
+    """
+
+    def __init__(self, model: LlamaForCausalLM, config: SftConfig, num_steps: int) -> None:
+        self.model, self.config, self.num_steps, self.step_number = model, config, num_steps, 0
+        named = list(model.named_parameters())
+        matrices = [p for name, p in named if ".layers." in name and p.ndim == 2]
+        rest = [p for name, p in named if ".layers." not in name or p.ndim < 2]
+        rate, decay = config.learning_rate, config.weight_decay
+        self.parts = (
+            torch.optim.Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.95), weight_decay=decay),
+        )
+
+    def step(self) -> None:
+        """Clip, update, and clear the gradients; warm-up, then a cosine down to 5 %."""
+        warm = min(1.0, (self.step_number + 1) / self.config.warmup_steps)
+        cosine = 0.5 * (1 + math.cos(math.pi * self.step_number / self.num_steps))
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = self.config.learning_rate * warm * (0.05 + 0.95 * cosine)
+            part.step()  # type: ignore[no-untyped-call]
+        self.model.zero_grad(set_to_none=True)
+        self.step_number += 1
+
+
 def fit(
     model: LlamaForCausalLM,
-    examples: Sequence[Example],
+    stages: Sequence[Sequence[Example]],
     config: SftConfig,
     say: Callable[[str], None],
 ) -> list[float]:
-    """One pass over the examples; returns the answer-token loss per batch."""
-    groups = batches(examples, config.batch_tokens, config.seed)
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=config.learning_rate,
-        betas=(0.9, 0.95),
-        weight_decay=config.weight_decay,
-    )
+    """One pass over the examples, stage after stage; returns the answer-token loss per batch."""
+    todo = [
+        (examples, indices)
+        for number, examples in enumerate(stages)
+        for indices in batches(examples, config.batch_tokens, config.seed + number)
+    ]
+    optimizer = _Optimizer(model, config, len(todo))
     losses: list[float] = []
     start, tokens = time.perf_counter(), 0
-    for step, indices in enumerate(groups):
-        warm = min(1.0, (step + 1) / config.warmup_steps)
-        cosine = 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / len(groups)))
-        for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate * warm * cosine
+    for step, (examples, indices) in enumerate(todo):
         ids, weight = _pad(examples, indices, config.context_weight, config.context_share)
         hidden = model.model(input_ids=ids[:, :-1]).last_hidden_state
         keep = weight > 0
@@ -221,17 +245,15 @@ def fit(
         loss = torch.nn.functional.cross_entropy(logits, ids[:, 1:][keep], reduction="none")
         flat = weight[keep]
         (loss @ flat / flat.sum()).backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
         losses.append(float(loss.detach()[flat == 1.0].mean()))
         tokens += ids.numel()
         if (step + 1) % 50 == 0:
             rate = tokens / (time.perf_counter() - start)
-            left = (len(groups) - step - 1) * (time.perf_counter() - start) / (step + 1) / 60
+            left = (len(todo) - step - 1) * (time.perf_counter() - start) / (step + 1) / 60
             recent = sum(losses[-50:]) / 50
             say(
-                f"step {step + 1} of {len(groups)}: answer loss {recent:.3f}, "
+                f"step {step + 1} of {len(todo)}: answer loss {recent:.3f}, "
                 f"{rate:,.0f} tokens/s, {left:.0f} min left"
             )
     return losses
@@ -241,7 +263,11 @@ def _tokenizer_for(corpus: Sequence[CorpusFunction], config: SftConfig) -> PreTr
     rng = random.Random(config.seed)
     texts = [f.source for f in rng.sample(corpus, min(20_000, len(corpus)))]
     probe = [expert.trajectory(rng, f, "high", expert.STYLES["high"]) for f in corpus[::20]]
-    texts += [p.user + "\n" + "\n".join(a + "\n" + o for a, o in p.turns) for p in probe if p]
+    texts += [
+        p.user + "\n" + "\n".join(t.text + "\n" + t.observation for t in p.turns)
+        for p in probe
+        if p
+    ]
     return train_tokenizer(iter(texts), config.vocab_size)
 
 
@@ -279,17 +305,21 @@ def train_base(config: SftConfig, out: Path, say: Callable[[str], None]) -> dict
         chat = ChatFormat(tokenizer)
         model = _fresh_model(config, chat.stop_token_ids[0])
     model.train()
-    examples = build_dataset(config, corpus, chat, say)
-    say(f"{sum(len(i) for i, _ in examples):,} tokens in {len(examples)} trajectories")
+    stages = [
+        build_dataset(config, corpus, chat, config.drills, True),
+        build_dataset(config, corpus, chat, config.trajectories, False),
+    ]
+    num_tokens = [sum(len(ids) for ids, _ in examples) for examples in stages]
+    say(f"{num_tokens[0]:,} tokens of drills, {num_tokens[1]:,} of work")
     start = time.perf_counter()
-    losses = fit(model, examples, config, say)
+    losses = fit(model, stages, config, say)
     out.mkdir(parents=True, exist_ok=True)
     model.bfloat16().save_pretrained(out)
     tokenizer.save_pretrained(out)
     summary = {
         "config": asdict(config),
         "num_functions": len(corpus),
-        "num_tokens": sum(len(i) for i, _ in examples),
+        "num_tokens": num_tokens,
         "num_parameters": sum(p.numel() for p in model.parameters()),
         "final_answer_loss": sum(losses[-50:]) / len(losses[-50:]),
         "train_seconds": round(time.perf_counter() - start),
