@@ -6,19 +6,21 @@ The base model is measured once. Every seed trains from it with the same recipe 
 the same held-out tasks with the same sampling seeds. The endpoint, fixed beforehand, is
 delta J_e = delta S - lambda_e * delta C at the lambda fitted to the base, per effort level, with
 an interval that resamples training seeds and, within them, tasks. Interrupted work is resumed.
+Seeds are processes of their own; `--parallel` of them share the cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from frontrunner.config import load
 from frontrunner.evals.statistics import seeds_interval
 from frontrunner.rollout.store import RolloutFile, machine
-from frontrunner.run import train
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -27,30 +29,47 @@ ROOT = HERE.parents[1]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--parallel", type=int, default=2, help="seeds at the same time")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "frontier_shift")
     parser.add_argument("--recipe", type=Path, default=HERE / "recipe.toml")
     args = parser.parse_args()
-    runs = []
-    for seed in range(args.seeds):
-        directory = args.out / f"seed-{seed}"
-        overrides = [f"run.seed={seed}", f"run.directory={directory}"]
-        if seed:
-            overrides.append(f"eval.base_run={args.out / 'seed-0'}")
-        config = load(args.recipe, overrides)
-        if not (directory / "report.html").is_file():
-            print(f"seed {seed}", file=sys.stderr)
-            train(config, directory, resume=(directory / "config.json").is_file())
-        runs.append(directory)
-    result = endpoints(runs)
+    base = args.out / "base"
+    frontrunner("eval", args.recipe, "--out", base, *["--resume"] * (base / "config.json").is_file())
+    threads = max(1, (os.cpu_count() or 1) // args.parallel)
+    runs = [args.out / f"seed-{seed}" for seed in range(args.seeds)]
+
+    def train(seed: int) -> None:
+        run = runs[seed]
+        if (run / "report.html").is_file():
+            return
+        if (run / "config.json").is_file():
+            frontrunner("train", "--resume", run)
+            return
+        frontrunner(
+            "train", args.recipe, f"run.seed={seed}", f"run.directory={run}",
+            f"eval.base_run={base}", f"run.threads={threads}", f"env.workers={threads}",
+        )  # fmt: skip
+
+    with ThreadPoolExecutor(args.parallel) as pool:
+        list(pool.map(train, range(args.seeds)))
+    result = endpoints(base, runs)
     (HERE / "result.json").write_text(json.dumps(result, indent=1) + "\n")
     for row in result:
         print(f"{row['endpoint']}: {row['estimate']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]")
 
 
-def endpoints(runs: list[Path]) -> list[dict]:
+def frontrunner(*arguments: object) -> None:
+    """Run one command; its failure ends this script with the same exit code."""
+    command = [sys.executable, "-m", "frontrunner.cli.main", *map(str, arguments)]
+    code = subprocess.run(command, cwd=ROOT).returncode
+    if code:
+        sys.exit(code)
+
+
+def endpoints(base_run: Path, runs: list[Path]) -> list[dict]:
     """One row per level and quantity, in the form of docs/reference."""
     frontiers = [json.loads((run / "frontier.json").read_text()) for run in runs]
-    base = [r for r in RolloutFile(runs[0] / "eval" / "base.jsonl").read() if r.valid]
+    base = [r for r in RolloutFile(base_run / "eval" / "base.jsonl").read() if r.valid]
     finals = [RolloutFile(run / "eval" / "final.jsonl").read() for run in runs]
     rows = []
     for k, level in enumerate(frontiers[0]["levels"]):

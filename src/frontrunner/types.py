@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 Split = Literal["train", "heldout"]
-Status = Literal["submitted", "max_turns", "context_overflow", "gave_up", "invalid"]
+Status = Literal["submitted", "max_turns", "context_overflow", "invalid"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="fields of SftConfig")
     parser.add_argument("--out", type=Path, default=Path("runs/base"), help="model folder to write")
+    parser.add_argument("--resume", action="store_true", help="continue in --out")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: all cores")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.out.exists() and any(args.out.iterdir()):
-        raise UserError(f"{args.out}: already there; choose another folder with --out")
+    there = args.out.exists() and any(args.out.iterdir())
+    if there and (args.out / "recipe.json").is_file():
+        raise UserError(f"{args.out}: a finished model; choose another folder with --out")
+    if there and not args.resume:
+        raise UserError(f"{args.out}: already there; --resume continues, --out makes another one")
     import torch
 
     from frontrunner.train.sft import train_base

@@ -43,7 +43,7 @@ RULES = "1"
 TIMEOUT = 6.0
 """Wall seconds of one run; a mutant that needs more is no task."""
 MAX_GOLD_SECONDS = 1.0
-MAX_VALID = 4
+MAX_VALID = 6
 """Tasks per function."""
 MAX_LISTED = 4
 """Failing and passing tests that a task lists, each."""
@@ -330,14 +330,13 @@ class Builder:
 
 
 def _spread(tasks: Sequence[Task]) -> list[Task]:
-    """The first bug of every function, then the second ones: any beginning is diverse."""
+    """A bug of every function, then second ones: any beginning is diverse, also in its kinds."""
     seen: Counter[tuple[str, str]] = Counter()
-    turns: list[int] = []
-    for task in tasks:
-        turns.append(seen[task.path, task.function])
+    turns: dict[str, int] = {}
+    for task in sorted(tasks, key=lambda task: task.id):  # an address is as good as a die
+        turns[task.id] = seen[task.path, task.function]
         seen[task.path, task.function] += 1
-    pairs = sorted(zip(turns, tasks, strict=True), key=lambda pair: pair[0])
-    return [task for _, task in pairs]
+    return sorted(tasks, key=lambda task: turns[task.id])
 
 
 def _interleaved(projects: Sequence[Project], seed: int) -> Iterator[tuple[Project, Target]]:

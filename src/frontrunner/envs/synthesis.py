@@ -22,7 +22,7 @@ from frontrunner.envs.tools import EDIT
 from frontrunner.envs.workspace import MAX_WIDTH, folded, symbols
 from frontrunner.types import Mutation, Split, Task
 
-MIN_LINES, MAX_LINES = 3, 24
+MIN_LINES, MAX_LINES = 3, 16
 """Lines of a function as the policy sees it (docstring and blank lines folded away)."""
 MAX_TRIED = 9
 """Candidates per function that are tried at most."""

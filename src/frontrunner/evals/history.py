@@ -59,7 +59,7 @@ def effort_metrics(rollouts: Sequence[Rollout], ladder: Ladder) -> dict[str, flo
 
 def gave_up(rollout: Rollout) -> bool:
     """Ended by the policy itself, early and unsolved."""
-    ended = rollout.status in ("submitted", "gave_up")
+    ended = rollout.status == "submitted"
     return ended and rollout.success < 0.5 and len(rollout.turns) <= QUICK_TURNS
 
 

@@ -1,9 +1,9 @@
 """Supervised fine-tuning from scratch: the small base policy and its tokenizer.
 
 Expert trajectories (`envs.expert`) over mutated corpus functions are rendered in the chat format
-and trained with next-token cross-entropy. Answers count fully; everything else the model reads
-(code, observations) counts `context_weight`, which teaches it what ordinary code looks like: a
-bug is what does not look like it.
+and trained with next-token cross-entropy, drills first, then work with habits. Answers count fully;
+some of what the model reads (code, observations) counts `context_weight`, which teaches it what
+ordinary code looks like: a bug is what does not look like it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from frontrunner.envs import expert
 from frontrunner.envs.chat import ChatFormat
 from frontrunner.envs.corpus import CorpusFunction, collect
+from frontrunner.errors import UserError
 from frontrunner.train.model import load_policy
 
+SAVE_EVERY = 200
+"""Steps between saves of a training in progress."""
 Example = tuple[list[int], list[bool]]
 """Token ids and answer mask of one trajectory, `[T]` each."""
 
@@ -221,23 +224,54 @@ class _Optimizer:
         self.model.zero_grad(set_to_none=True)
         self.step_number += 1
 
+    def save(self, path: Path, losses: Sequence[float]) -> None:
+        """Everything that the next step depends on, written whole or not at all."""
+        partial = path.with_suffix(".partial")
+        state = {
+            "config": repr(self.config),
+            "model": self.model.state_dict(),
+            "parts": [part.state_dict() for part in self.parts],
+            "random": torch.get_rng_state(),
+            "losses": list(losses),
+        }
+        with partial.open("wb") as file:
+            torch.save(state, file)
+        partial.replace(path)
+
+    def load(self, path: Path) -> list[float]:
+        """Continue from `save`; returns the losses so far, one per step."""
+        state = torch.load(path, weights_only=True)
+        if state["config"] != repr(self.config):
+            raise UserError(f"{path}: made with other settings; resume with the same ones")
+        self.model.load_state_dict(state["model"])
+        for part, saved in zip(self.parts, state["parts"], strict=True):
+            part.load_state_dict(saved)
+        torch.set_rng_state(state["random"])
+        losses: list[float] = state["losses"]
+        self.step_number = len(losses)
+        return losses
+
 
 def fit(
     model: LlamaForCausalLM,
     stages: Sequence[Sequence[Example]],
     config: SftConfig,
+    saved: Path,
     say: Callable[[str], None],
 ) -> list[float]:
-    """One pass over the examples, stage after stage; returns the answer-token loss per batch."""
+    """One pass over the examples, stage after stage; returns the answer-token loss per batch.
+
+    The state is kept in `saved` every few minutes, and training goes on from there.
+    """
     todo = [
         (examples, indices)
         for number, examples in enumerate(stages)
         for indices in batches(examples, config.batch_tokens, config.seed + number)
     ]
     optimizer = _Optimizer(model, config, len(todo))
-    losses: list[float] = []
-    start, tokens = time.perf_counter(), 0
-    for step, (examples, indices) in enumerate(todo):
+    losses = optimizer.load(saved) if saved.is_file() else []
+    start, tokens, first = time.perf_counter(), 0, len(losses)
+    for step, (examples, indices) in enumerate(todo[first:], first):
         ids, weight = _pad(examples, indices, config.context_weight, config.context_share)
         hidden = model.model(input_ids=ids[:, :-1]).last_hidden_state
         keep = weight > 0
@@ -248,9 +282,12 @@ def fit(
         optimizer.step()
         losses.append(float(loss.detach()[flat == 1.0].mean()))
         tokens += ids.numel()
+        if (step + 1) % SAVE_EVERY == 0:
+            optimizer.save(saved, losses)
         if (step + 1) % 50 == 0:
-            rate = tokens / (time.perf_counter() - start)
-            left = (len(todo) - step - 1) * (time.perf_counter() - start) / (step + 1) / 60
+            seconds = time.perf_counter() - start
+            rate = tokens / seconds
+            left = (len(todo) - step - 1) * seconds / (step + 1 - first) / 60
             recent = sum(losses[-50:]) / 50
             say(
                 f"step {step + 1} of {len(todo)}: answer loss {recent:.3f}, "
@@ -312,8 +349,9 @@ def train_base(config: SftConfig, out: Path, say: Callable[[str], None]) -> dict
     num_tokens = [sum(len(ids) for ids, _ in examples) for examples in stages]
     say(f"{num_tokens[0]:,} tokens of drills, {num_tokens[1]:,} of work")
     start = time.perf_counter()
-    losses = fit(model, stages, config, say)
     out.mkdir(parents=True, exist_ok=True)
+    saved = out / "training.pt"
+    losses = fit(model, stages, config, saved, say)
     model.bfloat16().save_pretrained(out)
     tokenizer.save_pretrained(out)
     summary = {
@@ -329,4 +367,5 @@ def train_base(config: SftConfig, out: Path, say: Callable[[str], None]) -> dict
     earlier = Path(config.init) / "recipe.json" if config.init else None
     passes = json.loads(earlier.read_text())["passes"] if earlier and earlier.is_file() else []
     (out / "recipe.json").write_text(json.dumps({"passes": [*passes, summary]}, indent=1) + "\n")
+    saved.unlink(missing_ok=True)
     return summary
