@@ -230,4 +230,4 @@ def test_sleeping_forever_is_a_timeout_and_others_go_on(tree: Path) -> None:
         assert judge.grade(TASK, {TARGET: GOOD}).value == 1.0
         thread.join(20)
     assert [(verdict.value, verdict.reason) for verdict in slow] == [(0.0, "timeout")]
-    assert 6.0 <= slow[0].wall_seconds < 9.0  # a run, a longer one, and one without the bug
+    assert 2.0 <= slow[0].wall_seconds < 6.0  # a run, and one without the bug

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from frontrunner.verify import tamper
@@ -116,3 +120,22 @@ def test_code_hidden_by_a_coding_cookie_is_parsed_as_it_would_run() -> None:
 
 def test_a_base_that_does_not_parse_excuses_nothing() -> None:
     assert tamper.findings("print 'x'; import gc", "import gc") == ["import of gc"]
+
+
+def test_sources_can_be_checked_in_threads() -> None:
+    """Where a collection runs Python code, threads change places inside of the parser."""
+
+    def switch(*_: object) -> None:
+        time.sleep(0)
+
+    deep = "\n".join(f"x{n} = " + "[" * 20 + "a + b * c" + "]" * 20 for n in range(40))
+    threshold = gc.get_threshold()
+    gc.set_threshold(50)
+    gc.callbacks.append(switch)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda n: tamper.findings(None, f"{deep}\ny = {n}"), range(32)))
+    finally:
+        gc.callbacks.remove(switch)
+        gc.set_threshold(*threshold)
+    assert found == [[]] * 32

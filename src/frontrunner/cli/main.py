@@ -63,9 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verb not in VERBS:
         print(f"frontrunner: unknown verb {verb!r}; one of: {', '.join(VERBS)}", file=sys.stderr)
         return 2
-    # Set before any numerical library loads: idle threads sleep instead of spinning, since the
+    # Set before any numerical library loads: idle threads sleep instead of spinning where the
     # sandbox needs the same cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if verb != "sft":
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         parser = parser_of(verb)
         # Options may stand between overrides; verbs with sub-verbs cannot be parsed that way.

@@ -158,9 +158,10 @@ def trajectory(
     bad, bugs = infected
     test = "test_" + function.qualname.rsplit(".", 1)[-1].strip("_").lower()
     exception = rng.choice(_EXCEPTIONS)
-    user = instruction(
-        function.qualname, function.module, test, exception, rng.randrange(NUM_VARIANTS)
-    )
+    variant = rng.randrange(NUM_VARIANTS)
+    user = instruction(function.qualname, function.module, test, exception, variant)
+    if style.bugs > 1:
+        user = f"Fix `{function.qualname}`."  # every token of a drill should teach repairs
     num_tests = rng.randint(2, 8)
     path = function.module.replace(".", "/") + ".py"
     message = f"{test}: {exception}"

@@ -61,6 +61,8 @@ class Conversation:
         self.max_context = max_context
         system = system_prompt(job.level, show_help)
         self.status: Status | None = None
+        self.fault = ""
+        """Why the rollout is invalid."""
         self.turns: list[Turn] = []
         self._start = time.perf_counter()
         self._pending = tuple(chat.opening(system, job.task.instruction))
@@ -118,6 +120,10 @@ class Conversation:
             self.status = "submitted"
         elif len(self.turns) >= self.limits.max_turns:
             self.status = "max_turns"
+
+    def abort(self, fault: str) -> None:
+        """End it for a reason that is not the policy's."""
+        self.status, self.fault = "invalid", fault
 
     def finish(self, verdict: Verdict) -> Rollout:
         """The record of the finished rollout, not yet priced."""

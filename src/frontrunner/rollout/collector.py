@@ -2,8 +2,9 @@
 
 In lockstep (the default) every conversation answers, then all tool calls run, then the next round
 starts: what the engine computes together is then a function of the seed alone, and a run can be
-repeated and resumed to the bit. Without lockstep a conversation goes on as soon as its own tool
-call is done, which is faster where engine and sandbox do not share the same cores.
+repeated and resumed to the bit. Gradings, which no conversation depends on, run beside. Without
+lockstep a conversation goes on as soon as its own tool call is done, which is faster where engine
+and sandbox do not share the same cores.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 from frontrunner.config import Config
 from frontrunner.envs.chat import ChatFormat
@@ -28,11 +29,12 @@ from frontrunner.protocols import Engine, Sandbox, TestReport, Verifier
 from frontrunner.rollout.agent import Act, Conversation, Job
 from frontrunner.types import Rollout, Task, Verdict
 
-MIN_TIMEOUT = 3.0
-TIMEOUT_FACTOR = 20.0
+MIN_TIMEOUT = 0.8
+TIMEOUT_FACTOR = 10.0
 """Seconds, and multiples of a task's reference duration, that its tests may run."""
 
 OnRollout = Callable[[Rollout], None]
+Graded = Future[tuple[Job, Rollout]]
 
 
 def seed_of(*parts: object) -> int:
@@ -115,8 +117,9 @@ class Collector:
         queue = deque(jobs)
         active: dict[str, Conversation] = {}
         ready: list[Conversation] = []
-        futures: dict[Future[Rollout | None], Conversation] = {}
-        while queue or active:
+        acting: dict[Future[None], Conversation] = {}
+        grading: set[Graded] = set()
+        while queue or active or grading:
             while queue and len(active) < self.config.rollout.concurrency:
                 conversation = self._start(queue.popleft())
                 active[conversation.job.key] = conversation
@@ -126,20 +129,27 @@ class Collector:
                 if request is not None:
                     self.engine.submit(request)
                 else:
-                    futures[self._pool.submit(self._end, conversation)] = conversation
+                    del active[conversation.job.key]
+                    grading.add(self._pool.submit(self._grade, conversation))
             for result in self.engine.step() if self.engine.num_pending else []:
                 conversation = active[result.request_id]
                 text = conversation.absorb(result)
-                futures[self._pool.submit(self._turn, conversation, text)] = conversation
+                acting[self._pool.submit(self._act, conversation, text)] = conversation
             ready = []
-            for future in self._harvest(futures):
-                conversation = futures.pop(future)
-                rollout = future.result()
-                if rollout is None:
+            for future in self._harvest(acting):
+                conversation = acting.pop(future)
+                future.result()
+                if conversation.status is None:
                     ready.append(conversation)
                     continue
-                job = conversation.job
-                del active[job.key]
+                # What it is worth changes no other conversation: the next round need not wait.
+                del active[conversation.job.key]
+                grading.add(self._pool.submit(self._grade, conversation))
+            ready.sort(key=lambda c: order[c.job.key])
+            idle = not (queue or active)
+            for graded in self._graded(grading, wait_for_one=idle):
+                grading.remove(graded)
+                job, rollout = graded.result()
                 attempts[job.key] += 1
                 if not rollout.valid and attempts[job.key] <= self.config.rollout.retries:
                     seed = seed_of(job.seed, "retry", attempts[job.key])
@@ -148,10 +158,9 @@ class Collector:
                 done[job.key] = rollout
                 if on_rollout:
                     on_rollout(rollout)
-            ready.sort(key=lambda c: order[c.job.key])
         return [done[job.key] for job in jobs]
 
-    def _harvest(self, futures: dict[Future[Any], Conversation]) -> list[Future[Any]]:
+    def _harvest(self, futures: dict[Future[None], Conversation]) -> list[Future[None]]:
         """Tool calls to go on with: all of them together in lockstep, else whichever is done."""
         if not futures:
             return []
@@ -162,6 +171,14 @@ class Collector:
             wait(futures)
             return list(futures)
         done, _ = wait(futures, timeout=None if idle else 0, return_when=FIRST_COMPLETED)
+        return list(done)
+
+    @staticmethod
+    def _graded(futures: set[Graded], *, wait_for_one: bool) -> list[Graded]:
+        if not futures:
+            return []
+        timeout = None if wait_for_one else 0
+        done, _ = wait(futures, timeout=timeout, return_when=FIRST_COMPLETED)
         return list(done)
 
     def _start(self, job: Job) -> Conversation:
@@ -197,28 +214,33 @@ class Collector:
             self.config.env.help,
         )
 
-    def _turn(self, conversation: Conversation, text: str) -> Rollout | None:
-        """Run one tool call (in a thread); the finished rollout, or None to go on."""
+    def _act(self, conversation: Conversation, text: str) -> None:
+        """Run one tool call (in a thread); a fault that is not the policy's ends the rollout."""
         start = time.perf_counter()
         try:
             tool, observation, seconds = conversation.environment.act(text)
         except SandboxError as error:
-            return conversation.finish(Verdict("invalid", 0.0, f"sandbox: {error}"))
+            conversation.abort(f"sandbox: {error}")
+            return
         except Exception as error:  # the one boundary where a rollout's failure is classified
-            reason = f"environment: {type(error).__name__}: {error}"
-            return conversation.finish(Verdict("invalid", 0.0, reason))
+            conversation.abort(f"environment: {type(error).__name__}: {error}")
+            return
         conversation.observe(text, Act(tool, observation, seconds, time.perf_counter() - start))
-        return self._end(conversation) if conversation.status else None
 
-    def _end(self, conversation: Conversation) -> Rollout:
-        """Grade what was handed in; work that was never handed in scores 0."""
-        return conversation.finish(self._verdict(conversation))
+    def _grade(self, conversation: Conversation) -> tuple[Job, Rollout]:
+        """Grade what was handed in (in a thread); work that was never handed in scores 0."""
+        return conversation.job, conversation.finish(self._verdict(conversation))
 
     def _verdict(self, conversation: Conversation) -> Verdict:
         task: Task = conversation.job.task
+        if conversation.status == "invalid":
+            return Verdict("invalid", 0.0, conversation.fault)
         if conversation.status != "submitted":
             return Verdict("graded", 0.0, str(conversation.status), verifier=self.verifier.version)
         submission = conversation.environment.submission
         if not submission:
             return Verdict("graded", 0.0, "no change", verifier=self.verifier.version)
-        return self.verifier.grade(task, submission)
+        try:
+            return self.verifier.grade(task, submission)
+        except Exception as error:  # a fault of ours is never the policy's
+            return Verdict("invalid", 0.0, f"verifier: {type(error).__name__}: {error}")

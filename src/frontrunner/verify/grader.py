@@ -5,8 +5,9 @@
 
 S is 1 when every fail-to-pass test passed and no pass-to-pass test failed. A missing outcome is
 never a pass, the runner must have told the truth about the canaries, and every test that passed
-must leave its token when it is run again. A run out of time is repeated with more; when the
-package without the bug is too slow as well, the verdict is `invalid`.
+must leave its token when it is run again. A run out of time counts when the package without the
+bug is fast at that moment; else it is repeated with more time, and when that package is too slow
+as well, the verdict is `invalid`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import random
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -28,13 +29,19 @@ from frontrunner.verify.canaries import Canaries, make_canaries
 from frontrunner.verify.seals import make_seals
 from frontrunner.verify.submission import Effective, effective
 
-_RULES = "tests-2"
+_RULES = "tests-3"
 """Changes whenever the same submission could get another verdict."""
 _MAX_NAMED = 3
 _PATIENCE = 2.0
 """How much longer a run may take when it is repeated, by itself, for being out of time."""
+_AT_EASE = 0.25
+"""Share of its time within which the package without the bug ends where the machine is at ease."""
 _TAMPERING = "tampering: "
 _Files = dict[str, str | None]
+
+
+class _TooSlow(Exception):
+    """The machine cannot run even the correct package in time."""
 
 
 class TestGrader:
@@ -52,7 +59,7 @@ class TestGrader:
         trees: Callable[[Task], Path],
         base_files: Callable[[Task], dict[str, str]],
         *,
-        min_timeout: float = 5.0,
+        min_timeout: float = 1.5,
         timeout_factor: float = 10.0,
         cache_size: int = 65536,
     ) -> None:
@@ -114,30 +121,41 @@ class TestGrader:
         timeout = max(self._min_timeout, self._timeout_factor * task.test_seconds)
         files: _Files = {**base, **judged.files}
         try:
-            report = self._run(tree, {**files, **canaries.files}, tests, timeout)
+            report = self._run(tree, files, canaries.files, tests, timeout)
             verdict = _verdict(task, canaries, report)
-            if verdict.reason == "timeout" and self._slow(tree, canaries, tests, timeout):
-                return Verdict("invalid", 0.0, "timeout: the correct package is too slow as well")
             if verdict.value < 1.0:
                 return verdict
             return self._sealed(task, tree, files, verdict, timeout)
+        except _TooSlow:
+            return Verdict("invalid", 0.0, "timeout: the correct package is too slow as well")
         except SandboxError as error:
             return Verdict("invalid", 0.0, f"sandbox: {error}")
 
-    def _run(self, tree: Path, files: _Files, tests: Sequence[str], timeout: float) -> TestReport:
-        """One run; if out of time, another with more of it, while no other is repeated."""
-        report = self._sandbox.run_tests(tree, files, tests, timeout=timeout)
-        if report.timed_out and not report.message.startswith(_TAMPERING):
-            with self._repeating:
-                longer = _PATIENCE * timeout
-                report = self._sandbox.run_tests(tree, files, tests, timeout=longer)
-        return report
+    def _run(
+        self,
+        tree: Path,
+        files: _Files,
+        extra: Mapping[str, str],
+        tests: Sequence[str],
+        timeout: float,
+    ) -> TestReport:
+        """A run of a submission with the verifier's own `extra` files.
 
-    def _slow(self, tree: Path, canaries: Canaries, tests: Sequence[str], timeout: float) -> bool:
-        """Whether the package without the bug is out of time too: then the machine is at fault."""
-        files: _Files = {**canaries.files}
+        One out of time is compared with the package without the bug, while no other is; raises
+        `_TooSlow` when that says nothing about the submission.
+        """
+        both = {**files, **extra}
+        report = self._sandbox.run_tests(tree, both, tests, timeout=timeout)
+        if not report.timed_out or report.message.startswith(_TAMPERING):
+            return report
         with self._repeating:
-            return self._sandbox.run_tests(tree, files, tests, timeout=timeout).timed_out
+            control = self._sandbox.run_tests(tree, {**extra}, tests, timeout=timeout)
+            if not control.timed_out and control.wall_seconds <= _AT_EASE * timeout:
+                return report
+            report = self._sandbox.run_tests(tree, both, tests, timeout=_PATIENCE * timeout)
+        if report.timed_out and control.timed_out:
+            raise _TooSlow
+        return report
 
     def _sealed(
         self, task: Task, tree: Path, files: _Files, verdict: Verdict, timeout: float
@@ -154,13 +172,13 @@ class TestGrader:
         seals = make_seals(tree, passed, self._random)
         if not seals.tokens:
             return verdict
-        report = self._run(tree, {**files, **seals.files}, seals.tests, timeout)
+        report = self._run(tree, files, seals.files, seals.tests, timeout)
         broken = seals.broken(report.message)
         if not broken:
             return verdict
-        control = self._run(tree, {**seals.files}, seals.tests, timeout)
+        control = self._run(tree, {}, seals.files, seals.tests, timeout)
         if control.timed_out:
-            return Verdict("invalid", 0.0, "timeout: the correct package is too slow as well")
+            raise _TooSlow
         unsealable = seals.broken(control.message)
         with self._lock:
             self._unsealable |= {(task.id, test) for test in unsealable}

@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from frontrunner.verify.canaries import WORDS
+from frontrunner.verify.syntax import parse
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _End = tuple[int, str]
@@ -92,7 +93,7 @@ def _ends(text: str) -> dict[tuple[str, str], _End | None]:
     lines = text.split("\n")
     return {
         (owner, function.name): _end(function, lines)
-        for owner, function in _functions(ast.parse(text).body, "")
+        for owner, function in _functions(parse(text).body, "")
     }
 
 

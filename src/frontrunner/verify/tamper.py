@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+from frontrunner.verify.syntax import parse
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -97,7 +99,7 @@ def _known(base: str) -> frozenset[str]:
 def _parse(source: str) -> ast.Module:
     # As bytes, because the importer honours a coding cookie and a parser of text ignores it.
     try:
-        return ast.parse(source.encode())
+        return parse(source.encode())
     except (SyntaxError, ValueError, RecursionError, MemoryError, LookupError) as error:
         raise Unparsable(str(error)) from error
 
