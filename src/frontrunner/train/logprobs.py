@@ -41,8 +41,13 @@ def projected_logprobs(
     return result
 
 
+def chunk_positions(vocabulary: int) -> int:
+    """Positions whose logits are computed at a time."""
+    return max(MIN_POSITIONS, CHUNK_LOGITS // vocabulary)
+
+
 def _chunks(positions: int, vocabulary: int) -> list[slice]:
-    size = max(MIN_POSITIONS, CHUNK_LOGITS // vocabulary)
+    size = chunk_positions(vocabulary)
     return [slice(start, start + size) for start in range(0, positions, size)]
 
 

@@ -87,7 +87,7 @@ class LocalTrainer:
         entropies: dict[str, list[float]] = {}
         pairs: tuple[list[float], list[float]] = ([], [])
         tokens = 0
-        for micro in self._packs(samples):
+        for micro in self.packs(samples):
             batch = collate(samples, micro, self.algo.loss, device)
             tokens += micro.num_tokens
             if not len(batch.targets):
@@ -126,7 +126,7 @@ class LocalTrainer:
         per_rollout = 1.0 if self.algo.loss == "sequence_mean" else TOKENS_PER_ROLLOUT
         return len(samples) * per_rollout
 
-    def _packs(self, samples: Sequence[Sample]) -> list[Pack]:
+    def packs(self, samples: Sequence[Sample]) -> list[Pack]:
         """Forward passes over all samples, as the model allows."""
         if self.ways.packing:
             return pack([s.token_ids for s in samples], self.config.micro_tokens)
