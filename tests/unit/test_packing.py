@@ -1,103 +1,149 @@
-"""Packing loses nothing, keeps to its budget, and wastes little."""
+"""Packing loses nothing, lets every token see its own past alone, and computes nothing twice."""
 
 from __future__ import annotations
 
 import random
-from itertools import pairwise
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontrunner.algo.packing import MicroBatch, pack
+from frontrunner.algo.packing import MIN_SHARED, Pack, pack, pad
 
 lengths_lists = st.lists(st.integers(1, 600), max_size=60)
 budgets = st.integers(1, 4000)
 
 
-def row_tokens(micro: MicroBatch, lengths: list[int]) -> list[int]:
-    return [sum(lengths[i] for i in row) for row in micro.rows]
+@st.composite
+def related_sequences(draw: st.DrawFn) -> list[list[int]]:
+    """Sequences that part from one another at all depths, at some of them twice."""
+    trunks = draw(st.lists(st.lists(st.integers(0, 2), min_size=30, max_size=40), max_size=3))
+    tails = st.lists(st.integers(0, 1), min_size=1, max_size=12)
+    sequences = draw(st.lists(tails, max_size=4))
+    for _ in range(draw(st.integers(0, 8))):
+        if trunks:
+            trunk = draw(st.sampled_from(trunks))
+            sequences.append(trunk[: draw(st.integers(1, len(trunk)))] + draw(tails))
+            trunks.append(sequences[-1])
+    return sequences
+
+
+def tokens_of(sequences: list[list[int]], plan: Pack) -> list[int]:
+    ids = [-1] * plan.num_tokens
+    for index, path in zip(plan.members, plan.paths, strict=True):
+        for place, token in zip(path.tolist(), sequences[index], strict=True):
+            assert ids[place] in (-1, token), "two tokens in one place"
+            ids[place] = token
+    return ids
 
 
 def test_the_example_of_the_docstring() -> None:
-    assert pack([5, 3, 2], 10) == [MicroBatch(5, ((0,), (1, 2)))]
+    opening = list(range(10, 20))
+    (plan,) = pack([[*opening, 1, 2], [*opening, 1, 3], [*opening, 4, 5]], 100)
+    assert plan.num_tokens == 15
+    assert plan.ends is not None
+    assert plan.ends.tolist() == [15] * 10 + [13, 12, 13, 15, 15]
+    assert [p.tolist()[10:] for p in plan.paths] == [[10, 11], [10, 12], [13, 14]]
 
 
 def test_nothing_packs_to_nothing() -> None:
     assert pack([], 100) == []
+    assert pad([], 100) == []
 
 
-@given(lengths_lists, budgets)
-def test_every_sample_is_in_exactly_one_place(lengths: list[int], budget: int) -> None:
-    placed = [i for micro in pack(lengths, budget) for row in micro.rows for i in row]
-    assert sorted(placed) == list(range(len(lengths)))
+@given(related_sequences(), budgets)
+def test_unpacking_gives_every_sequence_back(sequences: list[list[int]], budget: int) -> None:
+    seen = []
+    for plan in pack(sequences, budget):
+        assert -1 not in tokens_of(sequences, plan)
+        seen += plan.members
+    assert sorted(seen) == list(range(len(sequences)))
 
 
-@given(lengths_lists, budgets)
-def test_no_row_is_wider_than_its_batch(lengths: list[int], budget: int) -> None:
-    for micro in pack(lengths, budget):
-        assert max(row_tokens(micro, lengths)) <= micro.width
-
-
-@given(lengths_lists, budgets)
-def test_the_width_is_that_of_the_longest_sample(lengths: list[int], budget: int) -> None:
-    for micro in pack(lengths, budget):
-        assert micro.width == max(lengths[i] for row in micro.rows for i in row)
-
-
-@given(lengths_lists, budgets)
-def test_a_batch_keeps_to_the_budget_unless_it_is_one_long_row(
-    lengths: list[int], budget: int
+@given(related_sequences(), budgets)
+def test_a_token_attends_to_its_own_past_and_nothing_else(
+    sequences: list[list[int]], budget: int
 ) -> None:
-    for micro in pack(lengths, budget):
-        assert micro.num_tokens == micro.width * len(micro.rows)
-        assert micro.num_tokens <= budget or len(micro.rows) == 1
+    for plan in pack(sequences, budget):
+        assert plan.ends is not None
+        for path in plan.paths:
+            for depth, place in enumerate(path.tolist()):
+                visible = np.flatnonzero(plan.ends[: place + 1] > place)
+                assert visible.tolist() == path[: depth + 1].tolist()
 
 
-@given(lengths_lists, budgets)
-def test_there_are_no_empty_rows_or_batches(lengths: list[int], budget: int) -> None:
-    for micro in pack(lengths, budget):
-        assert micro.rows
-        assert all(micro.rows)
-
-
-@given(lengths_lists, budgets)
-def test_batches_come_from_wide_to_narrow(lengths: list[int], budget: int) -> None:
-    widths = [micro.width for micro in pack(lengths, budget)]
-    assert all(a >= b for a, b in pairwise(widths))
-
-
-@given(lengths_lists, budgets)
-def test_at_most_one_row_per_batch_is_less_than_half_full(lengths: list[int], budget: int) -> None:
-    for micro in pack(lengths, budget):
-        tokens = row_tokens(micro, lengths)
-        assert sum(2 * t < micro.width for t in tokens) <= 1
-
-
-@given(st.lists(st.integers(1, 600), max_size=60, unique=True), budgets, st.randoms())
-def test_the_order_of_the_samples_does_not_matter(
-    lengths: list[int], budget: int, rng: random.Random
+@given(related_sequences(), budgets)
+def test_a_pack_keeps_to_the_budget_unless_it_is_one_long_sequence(
+    sequences: list[list[int]], budget: int
 ) -> None:
-    def by_length(given: list[int]) -> list[list[list[int]]]:
-        return [[[given[i] for i in row] for row in m.rows] for m in pack(given, budget)]
+    for plan in pack(sequences, budget):
+        assert plan.num_tokens <= budget or len(plan.members) == 1
 
-    shuffled = rng.sample(lengths, len(lengths))
-    assert by_length(shuffled) == by_length(lengths)
+
+@given(related_sequences(), st.randoms())
+def test_the_order_of_the_sequences_does_not_matter(
+    sequences: list[list[int]], rng: random.Random
+) -> None:
+    def content(given: list[list[int]]) -> list[list[int]]:
+        return [tokens_of(given, plan) for plan in pack(given, 60)]
+
+    assert content(rng.sample(sequences, len(sequences))) == content(sequences)
+
+
+def test_the_opening_of_a_group_is_computed_once() -> None:
+    opening = list(range(100))
+    group = [[*opening, 200 + n, *range(300, 320)] for n in range(8)]
+    (plan,) = pack(group, 10_000)
+    assert plan.num_tokens == 100 + 8 * 21
+
+
+def test_rollouts_that_part_late_share_their_first_turns_too() -> None:
+    opening, turn = list(range(100)), list(range(100, 150))
+    group = [[*opening, 1], [*opening, *turn, 2], [*opening, *turn, 3]]
+    (plan,) = pack(group, 10_000)
+    assert plan.num_tokens == 100 + 50 + 3
+
+
+def test_equal_rollouts_are_computed_once() -> None:
+    (plan,) = pack([list(range(20))] * 4, 1000)
+    assert plan.num_tokens == 20
+
+
+def test_a_short_common_beginning_is_computed_again() -> None:
+    start = list(range(MIN_SHARED - 1))
+    (plan,) = pack([[*start, 50], [*start, 51]], 1000)
+    assert plan.num_tokens == 2 * MIN_SHARED
+
+
+def test_a_group_that_exceeds_the_budget_repeats_its_opening() -> None:
+    opening = list(range(50))
+    group = [[*opening, *range(100 + 20 * n, 120 + 20 * n)] for n in range(4)]
+    assert [plan.num_tokens for plan in pack(group, 90)] == [90, 90]
 
 
 @given(lengths_lists, budgets)
-def test_packing_is_repeatable(lengths: list[int], budget: int) -> None:
-    assert pack(lengths, budget) == pack(lengths, budget)
+def test_padded_rows_hold_every_sequence_once(lengths: list[int], budget: int) -> None:
+    seen = []
+    for plan in pad(lengths, budget):
+        rows, width = plan.shape
+        assert plan.ends is None
+        assert rows == len(plan.members)
+        assert width == max(lengths[i] for i in plan.members)
+        for row, (index, path) in enumerate(zip(plan.members, plan.paths, strict=True)):
+            assert path.tolist() == list(range(row * width, row * width + lengths[index]))
+        seen += plan.members
+    assert sorted(seen) == list(range(len(lengths)))
 
 
-@given(st.lists(st.integers(1, 64), min_size=1, max_size=60), st.integers(64, 512))
-def test_packing_never_computes_more_than_padding_would(lengths: list[int], budget: int) -> None:
-    packed = sum(micro.num_tokens for micro in pack(lengths, budget))
-    assert sum(lengths) <= packed <= len(lengths) * max(lengths)
+@given(lengths_lists, budgets)
+def test_padded_rows_keep_to_the_budget(lengths: list[int], budget: int) -> None:
+    for plan in pad(lengths, budget):
+        assert plan.num_tokens <= budget or len(plan.members) == 1
 
 
-def test_packing_saves_most_of_the_padding_on_skewed_lengths() -> None:
+def test_sorting_by_length_saves_most_of_the_padding() -> None:
     rng = random.Random(0)
     lengths = [min(1024, int(rng.lognormvariate(4.5, 0.8)) + 1) for _ in range(256)]
-    packed = sum(micro.num_tokens for micro in pack(lengths, 8192))
-    assert packed <= 1.3 * sum(lengths)
+    padded = sum(plan.num_tokens for plan in pad(lengths, 8192))
+    assert padded <= 1.4 * sum(lengths)
     assert len(lengths) * max(lengths) > 4 * sum(lengths)

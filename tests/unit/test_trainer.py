@@ -1,4 +1,7 @@
-"""The training step against the plain one-sample-at-a-time reference, and its checkpoints."""
+"""What a training step does to the weights, what it refuses, and its checkpoints.
+
+That its loss and gradients are right is held by `tests/parity/test_train_step.py`.
+"""
 
 import json
 import random
@@ -7,13 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from frontrunner.algo.packing import pack
 from frontrunner.config import AlgoSection, TrainSection
 from frontrunner.errors import UserError
-from frontrunner.testing import FAMILIES, tiny_model
+from frontrunner.testing import tiny_model
 from frontrunner.train import checkpoint
-from frontrunner.train.batch import collate, token_logits
-from frontrunner.train.loss import kl_loss, token_logprobs
+from frontrunner.train.loss import kl_loss
 from frontrunner.train.trainer import TOKENS_PER_ROLLOUT, LocalTrainer
 from frontrunner.types import Sample
 
@@ -30,62 +31,13 @@ def make_samples(number: int, seed: int = 0, logprob: float | None = None) -> li
     return samples
 
 
-def reference(model, samples: list[Sample], cap: float, temperature: float) -> dict:
-    """Loss and gradients one sample at a time, with full logits and no packing."""
-    model.zero_grad()
-    constant = TOKENS_PER_ROLLOUT * len(samples)
-    total = 0.0
-    for s in samples:
-        logits = model(input_ids=torch.tensor([s.token_ids])).logits[0].float() / temperature
-        logprobs = torch.log_softmax(logits, -1)
-        for t in range(1, len(s.token_ids)):
-            if s.loss_mask[t]:
-                value = logprobs[t - 1, s.token_ids[t]]
-                weight = min(float((value.detach() - s.logprobs[t]).exp()), cap)
-                term = -weight * s.advantage * value / constant
-                term.backward(retain_graph=True)
-                total += float(term.detach())
-    grads = {k: p.grad.clone() for k, p in model.named_parameters()}
-    model.zero_grad()
-    return {"loss": total, "grads": grads}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("micro_tokens", [40, 4096])
-def test_packed_step_equals_the_plain_reference(family: str, micro_tokens: int) -> None:
-    model = tiny_model(family)
-    samples = make_samples(7)
-    expected = reference(model, samples, 2.0, 0.8)
-    config = TrainSection(micro_tokens=max(64, micro_tokens), max_grad_norm=1e9)
-    trainer = LocalTrainer(model, AlgoSection(is_cap=2.0), config, 0.8)
-    seen = {}
-
-    def capture() -> float:
-        seen.update({k: p.grad.clone() for k, p in model.named_parameters()})
-        return 0.0
-
-    trainer._update = capture  # the gradients, before they are used
-    step = trainer.train_step(samples)
-    assert step.metrics["train/loss"] == pytest.approx(expected["loss"], rel=1e-4)
-    for name, grad in expected["grads"].items():
-        assert torch.allclose(seen[name], grad, rtol=1e-3, atol=1e-6), name
-
-
-def test_packed_sequences_do_not_see_each_other() -> None:
-    model = tiny_model()
-    samples = make_samples(6)
-    plan = pack([len(s.token_ids) for s in samples], 4096)
-    assert any(len(row) > 1 for micro in plan for row in micro.rows)
+def logprobs_of(model, sample: Sample) -> torch.Tensor:
+    """log pi of the trainable tokens, from the model's plain logits."""
     with torch.no_grad():
-        for micro in plan:
-            batch = collate(samples, micro, "token_sum")
-            packed, _ = token_logprobs(token_logits(model, batch), batch.targets, 1.0)
-            alone = []
-            for index in (i for row in micro.rows for i in row):
-                plan_of_one = pack([len(samples[index].token_ids)], 64)[0]
-                single = collate([samples[index]], plan_of_one, "token_sum")
-                alone.append(token_logprobs(token_logits(model, single), single.targets, 1.0)[0])
-            assert torch.allclose(packed, torch.cat(alone), atol=1e-5)
+        logits = model(input_ids=torch.tensor([sample.token_ids])).logits[0, :-1]
+    trained = torch.tensor(sample.loss_mask[1:])
+    chosen = torch.log_softmax(logits, -1).gather(-1, torch.tensor(sample.token_ids)[1:, None])
+    return chosen[trained, 0]
 
 
 def test_a_step_raises_good_and_lowers_bad_trajectories() -> None:
@@ -95,9 +47,7 @@ def test_a_step_raises_good_and_lowers_bad_trajectories() -> None:
     bad = Sample(bad.token_ids, bad.loss_mask, bad.logprobs, -1.0, "low", 0)
 
     def score(sample: Sample) -> float:
-        batch = collate([sample], pack([len(sample.token_ids)], 64)[0], "token_sum")
-        with torch.no_grad():
-            return float(token_logprobs(token_logits(model, batch), batch.targets, 1.0)[0].sum())
+        return float(logprobs_of(model, sample).sum())
 
     before = score(good), score(bad)
     trainer = LocalTrainer(model, AlgoSection(), TrainSection(learning_rate=1e-3), 1.0)
@@ -109,9 +59,7 @@ def test_a_step_raises_good_and_lowers_bad_trajectories() -> None:
 def test_sampler_equal_to_trainer_means_no_mismatch_and_unit_weights() -> None:
     model = tiny_model()
     (sample,) = make_samples(1)
-    batch = collate([sample], pack([len(sample.token_ids)], 64)[0], "token_sum")
-    with torch.no_grad():
-        exact = token_logprobs(token_logits(model, batch), batch.targets, 1.0)[0].tolist()
+    exact = logprobs_of(model, sample).tolist()
     values = iter(exact)
     logprobs = tuple(next(values) if m else 0.0 for m in sample.loss_mask)
     same = Sample(sample.token_ids, sample.loss_mask, logprobs, 0.5, "low", 0)

@@ -50,6 +50,7 @@ def _dry_run(source: Path, config: object) -> int:
     from frontrunner.backends.local import open_system
     from frontrunner.config import Config
     from frontrunner.run import check_ready, cost_model_of, ladder_of
+    from frontrunner.train.memory import step_memory
 
     assert isinstance(config, Config)
     ladder_of(config)
@@ -63,5 +64,12 @@ def _dry_run(source: Path, config: object) -> int:
             f"{sum(p.numel() for p in system.policy.model.parameters()):,} parameters, "
             f"{config.train.steps} steps of "
             f"{config.rollout.groups * config.rollout.group_size} rollouts"
+        )
+        memory = step_memory(system.trainer)
+        tokens = config.train.micro_tokens
+        print(
+            f"memory of a training step: {memory.fixed / 1e6:,.0f} MB, and "
+            f"{memory.per_token / 1e3:,.1f} KB for each of the {tokens:,} tokens of "
+            f"train.micro_tokens; {memory.peak(tokens) / 1e9:,.2f} GB in all"
         )
     return 0

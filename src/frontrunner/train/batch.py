@@ -1,4 +1,4 @@
-"""Samples to tensors: rows of packed sequences with positions, segments and targets."""
+"""Samples to tensors: the places of a pack, and what is trained at each of them."""
 
 from __future__ import annotations
 
@@ -6,100 +6,88 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from frontrunner.algo.packing import MicroBatch
+from frontrunner.algo.packing import Pack
+from frontrunner.train.attention import PrefixTree
 from frontrunner.types import Sample
+
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One forward pass. B rows, T tokens per row, N trainable tokens in all."""
+    """One forward pass: B rows of T places, P distinct predictions, N trainable tokens.
+
+    Samples that share a place share its prediction, each with its own advantage, so N >= P.
+    """
 
     input_ids: Tensor
     """`[B, T]`, padded with 0."""
-    position_ids: Tensor
-    """`[B, T]`, counting from 0 in every segment."""
-    mask: Tensor | None
-    """`[B, 1, T, T]` true where attention is allowed; None when every row is one sequence, where
-    plain causal attention already is right (padding stands at the end)."""
-    rows: Tensor
-    """`[N]` row of the position that predicts each trainable token."""
-    cols: Tensor
-    """`[N]` its column."""
+    positions: Tensor
+    """`[B, T]`, counting from 0 in every sequence."""
+    tree: PrefixTree | None
+    """Which places attend to which; None where rows are single sequences, padded at the end."""
+    sources: Tensor
+    """`[P]` place (counting through the rows) that predicts."""
     targets: Tensor
-    """`[N]` the trainable tokens."""
+    """`[P]` the token that it predicts."""
+    entries: Tensor
+    """`[N]` index of each trainable token among the P."""
     advantages: Tensor
     """`[N]`"""
     logprobs: Tensor
     """`[N]` the sampler's."""
     weights: Tensor
     """`[N]` loss scale of each token before the constant normaliser."""
+    efforts: tuple[tuple[str, int], ...]
+    """(effort, number of trainable tokens) per sample; they sum to N, in the same order."""
 
 
 def collate(
-    samples: Sequence[Sample], micro: MicroBatch, loss: str, device: torch.device | str = "cpu"
+    samples: Sequence[Sample], pack: Pack, loss: str, device: torch.device | str = "cpu"
 ) -> Batch:
-    """Tensors of one micro-batch. `loss` token_sum weighs every token 1, sequence_mean 1/L."""
-    shape = (len(micro.rows), micro.width)
-    ids = torch.zeros(shape, dtype=torch.long)
-    positions = torch.zeros(shape, dtype=torch.long)
-    segments = torch.full(shape, -1, dtype=torch.long)
-    columns: dict[str, list[Any]] = {
-        k: [] for k in ("rows", "cols", "targets", "advantages", "logprobs", "weights")
-    }
-    for row, members in enumerate(micro.rows):
-        start = 0
-        for segment, index in enumerate(members):
-            sample = samples[index]
-            stop = start + len(sample.token_ids)
-            ids[row, start:stop] = torch.tensor(sample.token_ids)
-            positions[row, start:stop] = torch.arange(stop - start)
-            segments[row, start:stop] = segment
-            trained = [t for t, on in enumerate(sample.loss_mask) if on and t > 0]
-            columns["rows"] += [row] * len(trained)
-            columns["cols"] += [start + t - 1 for t in trained]
-            columns["targets"] += [sample.token_ids[t] for t in trained]
-            columns["advantages"] += [sample.advantage] * len(trained)
-            columns["logprobs"] += [sample.logprobs[t] for t in trained]
-            scale = 1.0 if loss == "token_sum" else 1.0 / max(1, len(trained))
-            columns["weights"] += [scale] * len(trained)
-            start = stop
-    mask = None
-    if any(len(members) > 1 for members in micro.rows):
-        same = segments[:, :, None] == segments[:, None, :]
-        causal = torch.ones(micro.width, micro.width, dtype=torch.bool).tril()
-        mask = (same & causal)[:, None].to(device)
-    integer = {k: torch.tensor(columns[k], dtype=torch.long) for k in ("rows", "cols", "targets")}
-    real = {
-        k: torch.tensor(columns[k], dtype=torch.float32)
-        for k in ("advantages", "logprobs", "weights")
-    }
-    tensors = {k: v.to(device) for k, v in {**integer, **real}.items()}
-    return Batch(ids.to(device), positions.to(device), mask, **tensors)
+    """Tensors of one pack. `loss` token_sum weighs every token 1, sequence_mean 1/L."""
+    ids = np.zeros(pack.shape[0] * pack.shape[1], np.int64)
+    positions = np.zeros_like(ids)
+    members = [samples[i] for i in pack.members]
+    sources: list[Array] = []
+    places: list[Array] = []
+    advantages: list[Array] = []
+    logprobs: list[Array] = []
+    weights: list[Array] = []
+    for sample, path in zip(members, pack.paths, strict=True):
+        ids[path] = sample.token_ids
+        positions[path] = np.arange(len(path))
+        trained = np.flatnonzero(sample.loss_mask[1:]) + 1  # nothing predicts the first token
+        sources.append(path[trained - 1])
+        places.append(path[trained])
+        advantages.append(np.full(len(trained), sample.advantage))
+        logprobs.append(np.asarray(sample.logprobs)[trained])
+        scale = 1.0 if loss == "token_sum" else 1.0 / max(1, len(trained))
+        weights.append(np.full(len(trained), scale))
+    distinct, first, entries = np.unique(
+        np.concatenate(places), return_index=True, return_inverse=True
+    )
 
+    def real(parts: list[Array]) -> Tensor:
+        return torch.from_numpy(np.concatenate(parts)).float().to(device)
 
-def token_logits(model: Any, batch: Batch) -> Tensor:
-    """Logits `[N, V]` (float32) that predict the trainable tokens, and no others.
+    def whole(values: Array) -> Tensor:
+        return torch.from_numpy(values).to(device)
 
-    A hook picks the positions before the output projection, so logits of prompts are never
-    computed, whatever the architecture does around its projection.
-    """
-    head = model.get_output_embeddings()
-
-    def pick(_: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
-        return (inputs[0][batch.rows, batch.cols],)
-
-    handle = head.register_forward_pre_hook(pick)
-    try:
-        output = model(
-            input_ids=batch.input_ids,
-            position_ids=batch.position_ids,
-            attention_mask=batch.mask,
-            use_cache=False,
-        )
-    finally:
-        handle.remove()
-    logits: Tensor = output.logits
-    return logits.float()
+    return Batch(
+        input_ids=whole(ids.reshape(pack.shape)),
+        positions=whole(positions.reshape(pack.shape)),
+        tree=None if pack.ends is None else PrefixTree(pack.ends, device),
+        sources=whole(np.concatenate(sources)[first]),
+        targets=whole(ids[distinct]),
+        entries=whole(entries),
+        advantages=real(advantages),
+        logprobs=real(logprobs),
+        weights=real(weights),
+        efforts=tuple((s.effort, len(w)) for s, w in zip(members, weights, strict=True)),
+    )

@@ -9,18 +9,7 @@ There is no clipping of the ratio and no division by a standard deviation.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
-
-
-def token_logprobs(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """log pi of the targets `[N]` and the entropy of each distribution `[N]`, from `[N, V]`.
-
-    `temperature` is the sampler's: both sides speak of the same distribution.
-    """
-    logprobs = torch.log_softmax(logits / temperature, dim=-1)
-    entropy = -(logprobs.detach().exp() * logprobs.detach()).sum(-1)
-    return logprobs.gather(-1, targets[:, None])[:, 0], entropy
 
 
 def policy_loss(
