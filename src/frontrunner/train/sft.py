@@ -44,7 +44,7 @@ CHAT_TEMPLATE = (
 
 @dataclass(frozen=True, slots=True)
 class SftConfig:
-    """The recipe of the base policy; the shipped weights were made with these defaults."""
+    """The recipe of the base policy: the defaults are its first pass (see `make base`)."""
 
     seed: int = 0
     init: str = ""
