@@ -14,6 +14,7 @@ from frontrunner.algo.baseline import BASELINES, Baseline
 from frontrunner.config import AlgoSection, TrainSection
 from frontrunner.testing import FAMILIES, tiny_model
 from frontrunner.train.attention import NAME
+from frontrunner.train.model import load_policy
 from frontrunner.train.trainer import TOKENS_PER_ROLLOUT, LocalTrainer
 from frontrunner.types import Sample
 
@@ -161,6 +162,21 @@ OTHERS = {
     "granite": ({"logits_scaling": 3.0}, True, False),
     "mistral": ({"sliding_window": 16}, False, True),
     "gemma2": ({"sliding_window": 16, "query_pre_attn_scalar": 8}, False, False),
+    "llama4_text": (
+        {
+            "attention_chunk_size": 16,
+            "num_local_experts": 2,
+            "intermediate_size_mlp": 64,
+            "num_hidden_layers": 4,
+        },
+        False,
+        False,
+    ),
+    "qwen3_moe": (
+        {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+        True,
+        True,
+    ),
     "bloom": ({"n_layer": 2, "n_head": 4}, False, True),
     "mamba": ({"state_size": 4}, False, True),
 }
@@ -179,6 +195,13 @@ def test_other_architectures_equal_the_reference_by_the_way_that_is_right_for_th
     )
     assert (trainer.ways.packing, trainer.ways.projection) == (packing, projection)
     assert (trainer.model.config._attn_implementation == NAME) == packing
+
+
+def test_the_shipped_policy_equals_the_reference() -> None:
+    policy = load_policy("base")
+    samples = make_groups(1)
+    trainer = assert_parity(policy.model, AlgoSection(), TrainSection(), samples)
+    assert trainer.ways.packing and trainer.ways.projection
 
 
 def test_shared_beginnings_are_computed_once() -> None:

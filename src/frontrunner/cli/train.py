@@ -66,7 +66,11 @@ def _dry_run(source: Path, config: object) -> int:
             f"{config.rollout.groups * config.rollout.group_size} rollouts"
         )
         memory = step_memory(system.trainer)
-        tokens = config.train.micro_tokens
+        tokens, ways = config.train.micro_tokens, system.trainer.ways
+        print(
+            f"samples are {'packed' if ways.packing else 'padded'}, logits are computed "
+            f"{'in chunks' if ways.projection else 'by the model, all trained tokens at once'}"
+        )
         print(
             f"memory of a training step: {memory.fixed / 1e6:,.0f} MB, and "
             f"{memory.per_token / 1e3:,.1f} KB for each of the {tokens:,} tokens of "

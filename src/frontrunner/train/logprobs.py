@@ -51,14 +51,14 @@ def _chunks(positions: int, vocabulary: int) -> list[slice]:
     return [slice(start, start + size) for start in range(0, positions, size)]
 
 
-def _scaled_logits(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float
-) -> Tensor:
-    logits = torch.nn.functional.linear(hidden, weight, bias)
-    return logits.float().div_(temperature)
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+    logits = torch.nn.functional.linear(hidden, weight, bias).float()
+    return logits if temperature == 1.0 else logits.div_(temperature)
 
 
 class _Projected(torch.autograd.Function):
+    """A pass over `[chunk, V]` costs as much as some of the arithmetic: there are few of them."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -69,14 +69,14 @@ class _Projected(torch.autograd.Function):
         temperature: float,
     ) -> tuple[Tensor, Tensor]:
         logprobs = hidden.new_empty(len(targets), dtype=torch.float32)
-        entropy, normaliser = torch.empty_like(logprobs), torch.empty_like(logprobs)
+        entropy = torch.empty_like(logprobs)
         for part in _chunks(len(targets), len(weight)):
-            logs = _scaled_logits(hidden[part], weight, bias, temperature)
-            normaliser[part] = logs.logsumexp(-1)
-            logs -= normaliser[part, None]
+            logits = _logits(hidden[part], weight, bias, temperature)
+            logs = torch.log_softmax(logits, -1)
             logprobs[part] = logs.gather(-1, targets[part, None])[:, 0]
-            entropy[part] = -logs.exp().mul_(logs).sum(-1)
-        ctx.save_for_backward(hidden, weight, bias, targets, normaliser)
+            chances = torch.exp(logs, out=logits)
+            entropy[part] = -torch.bmm(chances[:, None], logs[:, :, None])[:, 0, 0]
+        ctx.save_for_backward(hidden, weight, bias, targets)
         ctx.temperature = temperature
         ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
@@ -84,23 +84,23 @@ class _Projected(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, normaliser = ctx.saved_tensors
+        hidden, weight, bias, targets = ctx.saved_tensors
         of_hidden = torch.empty_like(hidden)
         # Summed in float32: the parts of many chunks would lose small terms in bfloat16.
         of_weight = torch.zeros_like(weight, dtype=torch.float32)
         of_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+        scale = -grad[:, None] / ctx.temperature
         for part in _chunks(len(targets), len(weight)):
-            logs = _scaled_logits(hidden[part], weight, bias, ctx.temperature)
-            delta = logs.sub_(normaliser[part, None]).exp_()  # the distribution itself
-            scale = grad[part, None] / ctx.temperature
-            delta.mul_(-scale).scatter_add_(-1, targets[part, None], scale)
+            delta = torch.softmax(_logits(hidden[part], weight, bias, ctx.temperature), -1)
+            delta.scatter_add_(-1, targets[part, None], -torch.ones_like(scale[part]))
             if of_bias is not None:
-                of_bias += delta.sum(0)
-            delta = delta.to(weight.dtype)
-            of_hidden[part] = delta @ weight
+                of_bias += delta.T @ scale[part, 0]
+            # Each row's own factor is applied to the narrow side of the products.
+            delta, scaled = delta.to(weight.dtype), (hidden[part] * scale[part]).to(weight.dtype)
+            of_hidden[part] = ((delta @ weight) * scale[part]).to(hidden.dtype)
             if weight.dtype == torch.float32:
-                of_weight.addmm_(delta.T, hidden[part])
+                of_weight.addmm_(delta.T, scaled)
             else:
-                of_weight += delta.T @ hidden[part]
+                of_weight += delta.T @ scaled
         of_bias = None if of_bias is None else of_bias.to(bias.dtype)
         return of_hidden, of_weight.to(weight.dtype), of_bias, None, None

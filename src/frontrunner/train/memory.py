@@ -21,7 +21,7 @@ from frontrunner.train.score import score
 from frontrunner.train.trainer import LocalTrainer
 from frontrunner.types import Sample
 
-PROBE_TOKENS = 1024
+PROBE_TOKENS = 512
 """Tokens of the longer pass; in much shorter ones something else than the activations peaks."""
 
 
