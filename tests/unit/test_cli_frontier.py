@@ -26,7 +26,7 @@ def test_lint_passes_the_linear_reward_and_shows_what_is_wrong_with_others(
 ) -> None:
     good = printed(capsys, "lint", "S - lam * C")
     assert good["affine"] and max(m["largest"] for m in good["evidence"].values()) < 1e-6
-    bad = printed(capsys, "lint", "S - lam * p * C")
+    bad = printed(capsys, "lint", "S - lam * maximum(2 * p - 1, 0) * C")
     assert not bad["affine"] and bad["evidence"]["with hopeless tasks"]["largest"] > 0.01
     assert main(["frontier", "lint", "S - x"]) == 2
     assert "'x'" in capsys.readouterr().err

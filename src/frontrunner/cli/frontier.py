@@ -11,6 +11,8 @@ from frontrunner.errors import UserError
 
 if TYPE_CHECKING:
     from frontrunner.config import Config
+    from frontrunner.effort.bootstrap import Floats
+    from frontrunner.effort.lint import Reward
     from frontrunner.evals.planner import Noise
     from frontrunner.types import Rollout
 
@@ -177,7 +179,7 @@ def _noise(args: argparse.Namespace) -> Noise:
                     by_task.setdefault(r.task_id, []).append(j)
             values.append(by_task)
         try:
-            found.append(noise_of(*values, seed=seed))
+            found.append(noise_of(values[0], values[1], seed))
         except ValueError as error:
             raise UserError(f"{args.source}: {error}") from error
     return max(found, key=lambda n: n.task + n.run)
@@ -185,6 +187,7 @@ def _noise(args: argparse.Namespace) -> Noise:
 
 def _lint(args: argparse.Namespace) -> tuple[Any, list[str]]:
     from dataclasses import asdict
+    from functools import partial
 
     import numpy as np
 
@@ -220,13 +223,17 @@ def _lint(args: argparse.Namespace) -> tuple[Any, list[str]]:
         cost, success = env.linear(0.01)
         lam = np.geomspace(1e-4, 1.0, 65)[:, None, None]
         names = {"lam": lam, "p": success[:, None], "m": np.maximum(cost, 1.0)[:, None]}
-        loss = env.loss(lambda c, s, facts=names: reward({"C": c, "S": s, **facts}))
+        loss = env.loss(partial(_priced, reward, names))
         data["evidence"][name] = {"largest": float(loss.max()), "mean": float(loss.mean())}
         lines.append(
             f"On Evidence ({name}; C in looks): {loss.max():.1%} of success lost at most, "
             f"{loss.mean():.1%} on average over lam."
         )
     return data, lines
+
+
+def _priced(reward: Reward, facts: dict[str, Any], cost: Floats, success: float) -> Floats:
+    return reward({"C": cost, "S": success, **facts})
 
 
 def _rollouts(source: Path, kind: str = "base") -> list[Rollout]:

@@ -155,41 +155,21 @@ def frontier_metrics(
         )
     s0, c0, u0 = np.moveaxis(np.array([before[t] for t in tasks]), 2, 0)
     s1, c1, u1 = np.moveaxis(np.array([after[t] for t in tasks]), 2, 0)
-    weights = np.concatenate(
-        # The sample itself rides along as row 0, so that estimates and draws share one path.
-        [
-            np.full((1, len(tasks)), 1.0 / len(tasks)),
-            cluster_weights(len(tasks), num_bootstrap, seed),
-        ]
-    )
-
-    def spread(values: Floats) -> list[Interval]:
-        low, high = interval(values[1:], len(tasks))
-        return [
-            Interval(float(m), float(a), float(b))
-            for m, a, b in zip(values[0], low, high, strict=True)
-        ]
-
+    # The sample itself rides along as row 0, so that estimates and draws share one path.
+    sample = np.full((1, len(tasks)), 1.0 / len(tasks))
+    weights = np.concatenate([sample, cluster_weights(len(tasks), num_bootstrap, seed)])
     old, new = (weights @ c0, weights @ s0), (weights @ c1, weights @ s1)
-    level_costs, level_successes = c0.mean(axis=0), s0.mean(axis=0)
-    vertical = spread(hull_height(*new, level_costs) - hull_height(*old, level_costs))
-    ratios = spread(_ratio(hull_cost(*new, level_successes), hull_cost(*old, level_successes)))
-    budget = spread(weights @ (u1 - u0))
+    level_costs = c0.mean(axis=0)
     lambdas = np.array([ladder.lambdas[name] for name in ladder.names])
     delta_j = (s1 - s0) - lambdas * (c1 - c0)
-    raw = {n: sign_flip_p_value(delta_j[:, k], seed=seed) for k, n in enumerate(ladder.names)}
-    adjusted = holm(raw)
-    levels = tuple(
-        LevelMetrics(n, raw[n], adjusted[n], vertical[k], _unbounded(ratios[k]), budget[k])
-        for k, n in enumerate(ladder.names)
-    )
     grid = np.geomspace(level_costs.min(), level_costs.max(), GRID_SIZE)
     gaps = hull_height(*new, grid) - hull_height(*old, grid)
+    area = np.atleast_2d(np.trapezoid(gaps, dx=1.0 / (GRID_SIZE - 1), axis=1)).T
     low, high = sup_t_band(gaps[0], gaps[1:])
     base_points, final_points = (points(r, ladder, num_bootstrap=100) for r in (base, final))
     return FrontierMetrics(
-        levels=levels,
-        hypervolume=spread(np.trapezoid(gaps, dx=1.0 / (GRID_SIZE - 1), axis=1)[:, None])[0],
+        levels=_levels(ladder.names, delta_j, old, new, weights @ (u1 - u0), seed),
+        hypervolume=_intervals(area, len(tasks))[0],
         costs=tuple(grid.tolist()),
         gap=tuple(gaps[0].tolist()),
         band_low=tuple(low.tolist()),
@@ -204,6 +184,34 @@ def frontier_metrics(
         num_bootstrap=num_bootstrap,
         seed=seed,
     )
+
+
+def _levels(
+    names: Sequence[str],
+    delta_j: Floats,
+    old: tuple[Floats, Floats],
+    new: tuple[Floats, Floats],
+    budget: Floats,
+    seed: int,
+) -> tuple[LevelMetrics, ...]:
+    """`delta_j` per task `[N, K]`; `old`, `new` (cost, success) and `budget` `[1 + B, K]`."""
+    num_tasks, (cost, success) = len(delta_j), (old[0][0], old[1][0])
+    vertical = _intervals(hull_height(*new, cost) - hull_height(*old, cost), num_tasks)
+    ratios = _intervals(_ratio(hull_cost(*new, success), hull_cost(*old, success)), num_tasks)
+    budgets = _intervals(budget, num_tasks)
+    raw = {n: sign_flip_p_value(delta_j[:, k].tolist(), seed=seed) for k, n in enumerate(names)}
+    adjusted = holm(raw)
+    return tuple(
+        LevelMetrics(n, raw[n], adjusted[n], vertical[k], _unbounded(ratios[k]), budgets[k])
+        for k, n in enumerate(names)
+    )
+
+
+def _intervals(values: Floats, num_tasks: int) -> list[Interval]:
+    """One per column of `[1 + B, K]`: the estimate in row 0, then the resamples."""
+    low, high = interval(values[1:], num_tasks)
+    ends = zip(values[0], low, high, strict=True)
+    return [Interval(float(m), float(a), float(b)) for m, a, b in ends]
 
 
 def _ratio(new: Floats, old: Floats) -> Floats:
