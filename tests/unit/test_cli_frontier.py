@@ -1,8 +1,11 @@
 import json
+from pathlib import Path
 
 import pytest
+from report_run import write_run
 
 from frontrunner.cli.main import main
+from frontrunner.config import Config
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
@@ -32,6 +35,23 @@ def test_lint_passes_the_linear_reward_and_shows_what_is_wrong_with_others(
     assert "'x'" in capsys.readouterr().err
 
 
-def test_compare_needs_a_run(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_needs_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["frontier", "compare", str(tmp_path)]) == 2
     assert "not a run directory" in capsys.readouterr().err
+
+
+def test_compare_and_plan_read_a_finished_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "run", num_tasks=30, num_steps=2)
+    (tmp_path / "run" / "config.json").write_text(Config().model_dump_json())
+    run = str(tmp_path / "run")
+    found = printed(capsys, "compare", run)
+    assert [m["effort"] for m in found["levels"]] == ["low", "medium", "high"]
+    assert found["num_tasks"] == 30
+    assert main(["frontier", "compare", run]) == 0
+    assert "hypervolume" in capsys.readouterr().out
+    noise = printed(capsys, "plan", "0.1", "--from", run, "--seeds", "1")["noise"]
+    assert noise["run"] > 0.0
+    loss = printed(capsys, "lint", "S - lam * C", "--rollouts", run)["stored"]
+    assert loss["largest"] == pytest.approx(0.0, abs=1e-12)
