@@ -129,7 +129,7 @@ def fit(
     low, high = interval(draws, num_tasks)
     targets = np.quantile(draws, LOWER_HALF, axis=0)
     lambdas = project(targets, MIN_LOG_SLOPE / c, ratio)
-    secants = secant_slopes(c, s)
+    secants = secant_slopes(c[None], s[None])[0]
     levels = tuple(
         LevelFit(
             effort=name,
@@ -138,7 +138,7 @@ def fit(
             slope=float(slopes[k]),
             slope_low=float(low[k]),
             slope_high=float(high[k]),
-            secant=secants[k],
+            secant=float(secants[k]) if np.isfinite(secants[k]) else None,
             target=float(targets[k]),
             lambda_=float(lambdas[k]),
         )

@@ -63,22 +63,41 @@ def tangent_slopes(cost: Floats, success: Floats) -> Floats:
     m = s'(log c) / c, with s concave and increasing. Rows in which costs touch or cross (possible
     in single bootstrap draws) are spread to the smallest legal step.
     """
-    x = np.log(cost)
-    for k in range(1, x.shape[1]):
-        x[:, k] = np.maximum(x[:, k], x[:, k - 1] + _MIN_STEP)
+    x = _rising_log(cost)
     slopes: Floats = log_slopes(x, concave_secants(x, success)) / cost
     return slopes
 
 
-def secant_slopes(cost: Floats, success: Floats) -> list[float | None]:
-    """Cross-check that assumes no curve, `[K]` in 1/USD: raw secants in plain cost.
+def _rising_log(cost: Floats) -> Floats:
+    x = np.log(cost)
+    for k in range(1, x.shape[1]):
+        x[:, k] = np.maximum(x[:, k], x[:, k - 1] + _MIN_STEP)
+    return np.asarray(x)
 
-    Inside the geometric mean of the left and right secant, one-sided at the ends; None where a
-    secant that is needed is not positive. `cost`, `success`: `[K]`.
+
+def secant_slopes(cost: Floats, success: Floats) -> Floats:
+    """Cross-check that assumes no curve, `[B, K]` in 1/USD: raw secants in plain cost.
+
+    Inside the geometric mean of the left and right secant, one-sided at the ends; NaN where a
+    secant that is needed is not positive. `cost`, `success`: `[B, K]`.
     """
-    raw = np.diff(success) / np.diff(cost)
-    slopes: list[float | None] = []
-    for k in range(len(cost)):
-        near = raw[max(k - 1, 0) : k + 1]
-        slopes.append(float(np.exp(np.mean(np.log(near)))) if np.all(near > 0.0) else None)
+    steps = np.diff(cost, axis=1)
+    raw = np.diff(success, axis=1) / np.where(steps > 0.0, steps, np.nan)
+    logs = np.log(np.where(raw > 0.0, raw, np.nan))
+    inner = (logs[:, :-1] + logs[:, 1:]) / 2.0
+    slopes: Floats = np.exp(np.concatenate([logs[:, :1], inner, logs[:, -1:]], axis=1))
     return slopes
+
+
+def truncation_slopes(cost: Floats, success: Floats, at: Floats) -> Floats:
+    """m at costs `at` `[K]` from a budget-truncation (anytime) curve, `[B, K]`.
+
+    The curve holds, for rising budgets, the success S(B) of rollouts that are forced to stop at B,
+    and their mean cost E[min(C, B)]: `[B, P]` each, P budgets. Every budget uses the same rollouts,
+    so neighbouring points share their noise and slopes are sharper than between effort levels. It
+    needs answers that can be graded at any time, and its slope is that of *this* policy cut short.
+    """
+    x = _rising_log(cost)
+    slopes = log_slopes(x, concave_secants(x, success))
+    found = [np.interp(np.log(at), row, m) for row, m in zip(x, slopes, strict=True)]
+    return np.asarray(found, dtype=np.float64) / at
