@@ -20,7 +20,7 @@ VERBS = {
     "eval": "measure a model's frontier on held-out tasks",
     "report": "write the report of a run, or print its numbers",
     "frontier": "fit lambda per effort level to measured rollouts",
-    "tasks": "build, list, show, materialise and check task sets",
+    "tasks": "build, list, show, check, import and export task sets",
     "config": "show what a recipe resolves to, or compare two",
     "doctor": "check this machine and say what to do",
     "sft": "train the small base policy from scratch",

@@ -1,4 +1,4 @@
-"""`frontrunner tasks`: build, list, show, materialise and check task sets."""
+"""`frontrunner tasks`: build, list, show, materialise, check, import and export task sets."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
+from frontrunner.cli import task_formats
 from frontrunner.errors import UserError
 
 if TYPE_CHECKING:
-    from frontrunner.envs.build import Progress
-    from frontrunner.types import Task
+    from collections.abc import Sequence
 
+    from frontrunner.envs.build import Progress
+
+T = TypeVar("T")
 DEFAULT_SET = "quickstart"
 
 
@@ -52,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--jobs", type=int, default=jobs, help="runs at a time (%(default)s)")
     check.add_argument("--json", action="store_true")
 
+    task_formats.add_arguments(verbs)
+
 
 def run(args: argparse.Namespace) -> int:
     verbs = {
@@ -60,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
         "show": _show,
         "materialise": _materialise,
         "check": _check,
+        "import": task_formats.run_import,
+        "export": task_formats.run_export,
     }
     return verbs[args.verb](args)
 
@@ -145,6 +152,9 @@ def _list(args: argparse.Namespace) -> int:
     from frontrunner.envs import taskset
     from frontrunner.types import dump
 
+    foreign = task_formats.read(args.set)
+    if foreign is not None:
+        return task_formats.show_list(foreign, args.json)
     for task in taskset.load(args.set).tasks:
         if args.split in (None, task.split):
             line = (
@@ -160,6 +170,9 @@ def _show(args: argparse.Namespace) -> int:
     from frontrunner.envs import taskset
     from frontrunner.types import dump
 
+    foreign = task_formats.read(args.set)
+    if foreign is not None:
+        return task_formats.show(foreign, args.id, args.json)
     tasks = taskset.load(args.set)
     task = tasks.task(args.id)
     if args.json:
@@ -196,27 +209,38 @@ def _materialise(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
+    if args.sample is not None and args.sample < 1:
+        raise UserError("--sample must be at least 1")
+    start = time.monotonic()
+    foreign = task_formats.read(args.set)
+    if foreign is not None:
+        reasons = task_formats.check(_sampled(foreign, args.sample))
+    else:
+        reasons = _check_local(args)
+    counts = Counter(reason.partition(":")[0] for reason in reasons.values())
+    num_valid, seconds = counts.pop("valid", 0), time.monotonic() - start
+    invalid = {task: reason for task, reason in reasons.items() if reason != "valid"}
+    if args.json:
+        facts = {"checked": len(reasons), "valid": num_valid, "seconds": round(seconds, 1)}
+        print(json.dumps({**facts, "reasons": dict(counts), "invalid": invalid}))
+    else:
+        for task, reason in invalid.items():
+            print(f"{task}: {reason}")
+        print(f"{num_valid} of {len(reasons)} tasks are valid ({seconds:.0f} s)")
+    return int(bool(invalid))
+
+
+def _check_local(args: argparse.Namespace) -> dict[str, str]:
     from frontrunner.envs import taskset
     from frontrunner.envs.check import check_tasks
     from frontrunner.envs.sandbox import LocalSandbox
 
     tasks = taskset.load(args.set)
-    chosen: tuple[Task, ...] = tasks.tasks
-    if args.sample is not None:
-        if args.sample < 1:
-            raise UserError("--sample must be at least 1")
-        chosen = chosen[:: max(1, len(chosen) // args.sample)][: args.sample]
-    start = time.monotonic()
+    chosen = _sampled(tasks.tasks, args.sample)
     with LocalSandbox(tasks.trees(), num_workers=args.jobs) as sandbox:
-        reasons = check_tasks(tasks, chosen, sandbox, args.jobs)
-    counts = Counter(reasons.values())
-    num_valid, seconds = counts.pop("valid", 0), time.monotonic() - start
-    invalid = {task: reason for task, reason in reasons.items() if reason != "valid"}
-    if args.json:
-        facts = {"checked": len(chosen), "valid": num_valid, "seconds": round(seconds, 1)}
-        print(json.dumps({**facts, "reasons": dict(counts), "invalid": invalid}))
-    else:
-        for task, reason in invalid.items():
-            print(f"{task}: {reason}")
-        print(f"{num_valid} of {len(chosen)} tasks are valid ({seconds:.0f} s)")
-    return int(bool(invalid))
+        return check_tasks(tasks, chosen, sandbox, args.jobs)
+
+
+def _sampled(tasks: Sequence[T], number: int | None) -> Sequence[T]:
+    """`number` tasks spread over the set; all of them for None."""
+    return tasks if number is None else tasks[:: max(1, len(tasks) // number)][:number]

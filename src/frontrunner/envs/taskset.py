@@ -116,13 +116,20 @@ def manifest_path(name_or_path: str | Path) -> Path:
     if not path.is_file():
         known = ", ".join(sorted(f.stem for f in shipped.glob("*.jsonl"))) or "none"
         raise UserError(
-            f"no task set {str(name_or_path)!r}: give a manifest file or one of: {known}"
+            f"no task set {str(name_or_path)!r}: give a manifest file, a folder of Harbor tasks or "
+            f"one of: {known}"
         )
     return path
 
 
 def load(name_or_path: str | Path) -> TaskSet:
-    """Read and check a manifest: field by field, and every id against its content."""
+    """Read and check a manifest, or a folder of Harbor tasks that were written from one: field by
+    field, and every id against its content."""
+    if Path(name_or_path).is_dir():
+        from frontrunner.envs import harbor  # late: it imports this module
+
+        folder = Path(name_or_path)
+        return harbor.task_set(folder, harbor.read_all(folder))
     path = manifest_path(name_or_path)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -138,7 +145,7 @@ def load(name_or_path: str | Path) -> TaskSet:
     tasks = [_parse(Task, line, path, number) for number, line in enumerate(lines[1:], 2)]
     if not tasks:
         raise UserError(f"{path} holds no tasks; `frontrunner tasks build` makes some")
-    _check(tasks, header, path)
+    check(tasks, header, [f"{path} line {number}" for number in range(2, len(tasks) + 2)])
     return TaskSet(path.stem, header, tasks)
 
 
@@ -152,11 +159,12 @@ def _parse(kind: type[Any], line: str, path: Path, number: int) -> Any:
         raise UserError(f"{path} line {number}: {where}{first['msg']}") from None
 
 
-def _check(tasks: Sequence[Task], header: Header, path: Path) -> None:
+def check(tasks: Sequence[Task], header: Header, places: Sequence[str]) -> None:
+    """What must hold between tasks; `places` says where each one was read."""
     sides: dict[tuple[str, str, str], str] = {}
     seen: set[str] = set()
-    for number, task in enumerate(tasks, 2):
-        where = f"{path} line {number}: task {task.id}"
+    for place, task in zip(places, tasks, strict=True):
+        where = f"{place}: task {task.id}"
         pin = header.packages.get(task.package)
         if pin is None or pin.version != task.version:
             raise UserError(f"{where}: {task.package} {task.version} is not in the header")
