@@ -34,7 +34,8 @@ def main() -> None:
     parser.add_argument("--recipe", type=Path, default=HERE / "recipe.toml")
     args = parser.parse_args()
     base = args.out / "base"
-    frontrunner("eval", args.recipe, "--out", base, *["--resume"] * (base / "config.json").is_file())
+    again = ["--resume"] if (base / "config.json").is_file() else []
+    frontrunner("eval", args.recipe, "--out", base, *again)
     threads = max(1, (os.cpu_count() or 1) // args.parallel)
     runs = [args.out / f"seed-{seed}" for seed in range(args.seeds)]
 

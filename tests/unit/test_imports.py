@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from project_tree import PACKAGE, ROOT, Import, imports, room, source_files
 
+import frontrunner
+
 RANKS = {
     **dict.fromkeys(("types", "protocols", "config", "errors"), 0),
     **dict.fromkeys(("effort", "algo", "envs", "quant", "spec"), 1),
@@ -140,3 +142,13 @@ def test_lazy_and_type_only_imports_are_seen(tmp_path: Path) -> None:
     found = {(i.module, i.lazy) for i in imports(file)}
     assert found == {("typing.TYPE_CHECKING", False), ("a.b", True), ("c.d", True)}
     assert ast.parse(file.read_text(encoding="utf-8"))
+
+
+def test_grading_does_not_import_torch() -> None:
+    code = "import sys, frontrunner.verify.grader, frontrunner.envs.sandbox as s\n"
+    code += "print('torch' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(frontrunner.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout.strip() == "False"
