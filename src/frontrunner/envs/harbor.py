@@ -71,7 +71,7 @@ def read(folder: Path) -> HarborTask:
     """Read and check one task folder."""
     config = _config(folder / "task.toml")
     places = [folder / "steps" / step.name for step in config.steps or ()] or [folder]
-    texts = [_text(place / "instruction.md") for place in places]
+    texts = [read_text(place / "instruction.md") for place in places]
     for place, text in zip(places, texts, strict=True):
         if not text.strip():
             raise UserError(f"{place / 'instruction.md'}: is empty; it tells the agent what to do")
@@ -117,7 +117,7 @@ def task_set(folder: Path, tasks: Sequence[HarborTask]) -> TaskSet:
 
 def _config(file: Path) -> TaskToml:
     try:
-        tree = tomllib.loads(_text(file))
+        tree = tomllib.loads(read_text(file))
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{file}: not TOML: {error}") from None
     config: TaskToml = parse(TypeAdapter(TaskToml), tree, str(file))
@@ -148,11 +148,12 @@ def _extension(file: Path, config: TaskToml) -> tuple[Task | None, PackagePin | 
     return native, parse(_PIN, extension["package"], str(file), f"{name}.package")
 
 
-def _text(file: Path) -> str:
+def read_text(file: Path, kind: str = "Harbor") -> str:
+    """Text of a file that every task of this `kind` has; `UserError` where it has none."""
     try:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UserError(f"{file}: missing; a Harbor task has one") from None
+        raise UserError(f"{file}: missing; a {kind} task has one") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file}: cannot be read as text: {error}") from None
 

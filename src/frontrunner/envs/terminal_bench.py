@@ -12,6 +12,7 @@ import yaml  # type: ignore[import-untyped,unused-ignore]
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from frontrunner.envs import harbor
+from frontrunner.envs.harbor import read_text
 from frontrunner.envs.harbor_export import Folder, grader, toml
 from frontrunner.envs.harbor_schema import SCHEMA_VERSION
 from frontrunner.errors import UserError
@@ -141,9 +142,4 @@ def _yaml(file: Path) -> Any:
 
 
 def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(f"{file}: missing; a Terminal-Bench 1 task has one") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: cannot be read as text: {error}") from None
+    return read_text(file, "Terminal-Bench 1")
