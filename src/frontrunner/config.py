@@ -97,6 +97,8 @@ class EngineSection(Section):
     """Tokens of one trajectory, prompt included."""
     prefill_tokens: int = Field(4096, ge=64)
     """Prompt tokens processed in one step."""
+    kv_mib: int = Field(0, ge=0)
+    """Memory for keys and values, MiB; 0: room for `max_batch` trajectories of `max_context`."""
 
 
 class RolloutSection(Section):
