@@ -53,8 +53,8 @@ class Chunk:
 class Layout:
     """Where the tokens of one pass read and write."""
 
-    slots: Tensor
-    """`[N]` places to write keys and values to."""
+    places: Tensor
+    """`[N * 2 * H]` where keys and values are written (see `KVCache.places`)."""
     num_singles: int
     num_pages: int
     """P, where pages 0..P are read in place; 0 where they are gathered."""
@@ -71,41 +71,40 @@ class Layout:
     chunks: tuple[Chunk, ...]
 
 
-def layout_of(plan: Plan, page_size: int, device: torch.device) -> Layout:
+def layout_of(plan: Plan, cache: KVCache) -> Layout:
     """The layout of a pass."""
-    rows = plan.singles
-    slots = [
-        r.pages[r.num_computed // page_size] * page_size + r.num_computed % page_size for r in rows
-    ]
+    rows, size, device = plan.singles, cache.page_size, cache.store.device
+    pages = [row.pages[row.num_computed // size] for row in rows]
+    offsets = [row.num_computed % size for row in rows]
     start, chunks = len(rows), []
     for row, count in plan.chunks:
         at = np.arange(row.num_computed, row.num_computed + count)
-        slots += (np.array(row.pages)[at // page_size] * page_size + at % page_size).tolist()
+        pages += np.array(row.pages)[at // size].tolist()
+        offsets += (at % size).tolist()
         step = count if row.num_computed == 0 else MASK_ROWS
         for first in range(0, count, step):
             last = min(count, first + step)
             before = row.num_computed + first
-            chunks.append(_chunk(start + first, start + last, before, row.pages, page_size, device))
+            chunks.append(_chunk(start + first, start + last, before, row.pages, cache))
         start += count
     singles = _singles(
-        [r.pages[: r.num_computed // page_size + 1] for r in rows],
-        [r.num_computed + 1 for r in rows],
-        page_size,
+        [row.pages[: row.num_computed // size + 1] for row in rows],
+        [row.num_computed + 1 for row in rows],
+        size,
         device,
     )
-    return Layout(torch.tensor(slots, device=device), len(rows), *singles, tuple(chunks))
+    places = cache.places(torch.tensor(pages, device=device), torch.tensor(offsets, device=device))
+    return Layout(places, len(rows), *singles, tuple(chunks))
 
 
-def _chunk(
-    start: int, stop: int, before: int, pages: list[int], page_size: int, device: torch.device
-) -> Chunk:
+def _chunk(start: int, stop: int, before: int, pages: list[int], cache: KVCache) -> Chunk:
     if before == 0:
         return Chunk(start, stop, 0, None, None)
-    total = before + stop - start
-    used = torch.tensor(pages[: -(-total // page_size)], device=device)
+    total, device = before + stop - start, cache.store.device
+    used = torch.tensor(pages[: -(-total // cache.page_size)], device=device)
     at = torch.arange(before, total, device=device)[:, None]
     hidden = torch.arange(total, device=device)[None] > at
-    mask = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, -torch.inf)
+    mask = cache.store.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
     return Chunk(start, stop, before, used, mask)
 
 
@@ -157,10 +156,10 @@ def attend(
 
     The keys and values must be in the cache already; those given serve first chunks.
     """
-    pages, singles = cache.pages[layer], layout.num_singles
+    singles = layout.num_singles
     parts = []
     if singles:
-        parts.append(_attend_singles(query[:singles], pages, layout, scale))
+        parts.append(_attend_singles(query[:singles], cache, layer, layout, scale))
     for chunk in layout.chunks:
         own = slice(chunk.start, chunk.stop)
         q = query[own].transpose(0, 1)[None]
@@ -168,9 +167,8 @@ def attend(
             k, v = key[own].transpose(0, 1)[None], value[own].transpose(0, 1)[None]
         else:
             total = chunk.num_before + chunk.stop - chunk.start
-            held = pages.index_select(0, chunk.pages).flatten(0, 1)[:total]  # [T, 2, H, D]
-            k, v = held[:, 0].transpose(0, 1)[None], held[:, 1].transpose(0, 1)[None]
-        mask = None if chunk.mask is None else chunk.mask.to(q.dtype)
+            k, v = cache.gather(layer, chunk.pages, total)
+        mask = chunk.mask
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
         )
@@ -178,14 +176,17 @@ def attend(
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _attend_singles(query: Tensor, pages: Tensor, layout: Layout, scale: float) -> Tensor:
-    """`[B, Hq, D]` from `query` `[B, Hq, D]` and the layer's pages `[pages, S, 2, H, D]`."""
+def _attend_singles(
+    query: Tensor, cache: KVCache, layer: int, layout: Layout, scale: float
+) -> Tensor:
+    """`[B, Hq, D]` from `query` `[B, Hq, D]` and the layer's pages."""
     rows, _, dim = query.shape
-    heads = pages.shape[3]
-    read = (
-        pages[: layout.num_pages] if layout.gather is None else pages.index_select(0, layout.gather)
-    )
-    k, v = read[:, :, 0].transpose(1, 2), read[:, :, 1].transpose(1, 2)
+    heads = cache.kv_shape[0]
+    if layout.gather is None:
+        k, v = cache.keys[layer][: layout.num_pages], cache.values[layer][: layout.num_pages]
+    else:
+        k = cache.keys[layer].index_select(0, layout.gather)
+        v = cache.values[layer].index_select(0, layout.gather)
     q = query.reshape(rows, heads, -1, dim).index_select(0, layout.owner)
     out, lse = page_attention(q, k, v, layout.mask, scale)
     out = out.index_select(0, layout.table)
@@ -207,7 +208,7 @@ def page_attention(
 
     `query` `[P, H, G, D]`, `key` and `value` `[P, H, S, D]`, `mask` `[P, 1, 1, S]`.
     """
-    if query.device.type == "cpu":
+    if query.device.type == "cpu" and query.dtype == torch.float32:
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, attn_mask=mask, scale=scale
         )
@@ -218,7 +219,11 @@ def page_attention(
 def plain_page_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """The same in plain operations, for every device."""
+    """The same by batched matrix products, for every device and type.
+
+    Also on a CPU in bfloat16: the kernel above calls one small product per page and head, and
+    those have a high fixed price in lower precision.
+    """
     scores = (query @ key.transpose(-1, -2)).float() * scale + mask
     lse = torch.logsumexp(scores, dim=-1)
     return (scores - lse[..., None]).exp().to(value.dtype) @ value, lse

@@ -1,6 +1,6 @@
 """Keys and values of all conversations, in pages of one block of memory with a fixed size.
 
-    store [L, pages, page_size, 2, H_kv, D]      2: key and value of a token lie side by side
+    store [L, 2, pages, H_kv, page_size, D]      2: keys, values
 
 `PagePool` decides which pages are whose, and knows nothing of tensors; `KVCache` is the memory.
 The lowest free page is always given out first: what is in use stays together at the front, so
@@ -82,20 +82,36 @@ class KVCache:
     def __init__(self, config: Any, num_pages: int, page_size: int, like: Tensor) -> None:
         heads, head_dim = self.kv_shape = kv_shape(config)
         self.page_size = page_size
-        shape = (config.num_hidden_layers, num_pages, page_size, 2, heads, head_dim)
+        shape = (config.num_hidden_layers, 2, num_pages, heads, page_size, head_dim)
         self.store = _zeros(shape, like)
-        # per layer: pages to read `[pages, page_size, 2, H, D]`, tokens to write `[slots, 2 H D]`
-        self.pages = list(self.store.unbind(0))
-        self._slots = [layer.view(num_pages * page_size, -1) for layer in self.pages]
+        # per layer: `[pages, H, S, D]` to read, `[2 * pages * H * S, D]` to write
+        self.keys = list(self.store[:, 0].unbind(0))
+        self.values = list(self.store[:, 1].unbind(0))
+        self._vectors = [layer.view(-1, head_dim) for layer in self.store.unbind(0)]
+        kind = torch.arange(2, device=like.device)[:, None] * num_pages * heads * page_size
+        self._offsets = kind + torch.arange(heads, device=like.device) * page_size  # [2, H]
 
-    def write(self, layer: int, slots: Tensor, kv: Tensor) -> None:
-        """Put `[N, 2 H D]` at token places `slots` `[N]` (page * page_size + offset)."""
-        self._slots[layer].index_copy_(0, slots, kv)
+    def places(self, pages: Tensor, offsets: Tensor) -> Tensor:
+        """`[N * 2 * H]` vectors of the tokens at `offsets` `[N]` of `pages` `[N]`, for `write`."""
+        first = pages * (self.kv_shape[0] * self.page_size) + offsets
+        return (first[:, None, None] + self._offsets).flatten()
+
+    def write(self, layer: int, places: Tensor, kv: Tensor) -> None:
+        """Put keys and values `[N, 2, H, D]` (any shape of as many numbers) at their places."""
+        vectors = self._vectors[layer]
+        vectors.index_copy_(0, places, kv.reshape(-1, vectors.shape[1]))
+
+    def gather(self, layer: int, pages: Tensor, total: int) -> tuple[Tensor, Tensor]:
+        """Keys and values `[1, H, total, D]` of the first tokens in `pages`: a copy."""
+        heads, head_dim = self.kv_shape
+        held = self.store[layer].index_select(1, pages).transpose(1, 2)  # [2, H, pages, S, D]
+        both = held.reshape(2, 1, heads, -1, head_dim)[..., :total, :]
+        return both[0], both[1]
 
     def copy(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Whole pages, in all layers."""
         index = torch.tensor([source, target], device=self.store.device)
-        self.store.index_copy_(1, index[1], self.store.index_select(1, index[0]))
+        self.store.index_copy_(2, index[1], self.store.index_select(2, index[0]))
 
 
 def _zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:

@@ -113,7 +113,7 @@ class LlamaDecoder:
             both = heads[:, :turned]
             rolled = both.roll(self.head_dim // 2, -1)
             both.mul_(cos).addcmul_(rolled, sin)
-        self.cache.write(number, layout.slots, qkv[:, queries * self.head_dim :])
+        self.cache.write(number, layout.places, qkv[:, queries * self.head_dim :])
         out = attend(
             heads[:, :queries],
             heads[:, queries:turned],

@@ -67,14 +67,14 @@ class Runner:
         return self.decoder.logits(
             torch.tensor(ids, device=self.device),
             torch.tensor(positions, device=self.device),
-            layout_of(plan, self.cache.page_size, self.device),
+            layout_of(plan, self.cache),
             torch.tensor(wanted, dtype=torch.long, device=self.device),
         )
 
     @torch.inference_mode()
     def _check(self, model: Any) -> None:
         """Compare a short prompt, in two chunks and a single token, with the plain model."""
-        size = min(12, self.cache.page_size * len(self.cache.pages[0]))
+        size = min(12, self.cache.page_size * len(self.cache.keys[0]))
         ids = [(7 * n + 3) % model.config.vocab_size for n in range(size)]
         row = Row(GenerateRequest("check", tuple(ids), 1, 1.0, 0, ()), 0, 0.0, list(ids))
         row.pages = list(range(-(-size // self.cache.page_size)))
@@ -144,6 +144,6 @@ def paged_attention(
         )
     cache, layout = paged
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-    cache.write(module.layer_idx, layout.slots, torch.stack([k, v], 1).flatten(1))
+    cache.write(module.layer_idx, layout.places, torch.stack([k, v], 1))
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     return attend(q, k, v, cache, module.layer_idx, layout, scale)[None], None

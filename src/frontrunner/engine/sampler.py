@@ -80,7 +80,8 @@ def pick(probs: Tensor, draws: Tensor) -> Tensor:
     """`[B]` tokens at cumulative probability `draws` `[B]` (float64) of `probs` `[B, V]`, which
     need not sum to 1. A token of probability 0 is never picked."""
     rows, size = probs.shape
-    blocks = F.pad(probs, (0, -size % BLOCK)).view(rows, -1, BLOCK)
+    padded = F.pad(probs, (0, -size % BLOCK)) if size % BLOCK else probs  # padding copies
+    blocks = padded.view(rows, -1, BLOCK)
     ends = blocks.sum(-1).double().cumsum(-1)
     target = (draws * ends[:, -1]).minimum(ends[:, -1] * (1 - 1e-12))[:, None]
     block = torch.searchsorted(ends, target, right=True)
