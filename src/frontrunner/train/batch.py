@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from frontrunner.algo.packing import MicroBatch
+from frontrunner.train.replay import restrict
 from frontrunner.types import Sample
 
 
@@ -36,6 +37,8 @@ class Batch:
     """`[N]` the sampler's."""
     weights: Tensor
     """`[N]` loss scale of each token before the constant normaliser."""
+    kept: tuple[tuple[int, ...], ...]
+    """`[N]` ids that each token was drawn from, () for all (see `train.replay`)."""
 
 
 def collate(
@@ -49,6 +52,7 @@ def collate(
     columns: dict[str, list[Any]] = {
         k: [] for k in ("rows", "cols", "targets", "advantages", "logprobs", "weights")
     }
+    kept: list[tuple[int, ...]] = []
     for row, members in enumerate(micro.rows):
         start = 0
         for segment, index in enumerate(members):
@@ -63,6 +67,7 @@ def collate(
             columns["targets"] += [sample.token_ids[t] for t in trained]
             columns["advantages"] += [sample.advantage] * len(trained)
             columns["logprobs"] += [sample.logprobs[t] for t in trained]
+            kept += [sample.kept[t] if sample.kept else () for t in trained]
             scale = 1.0 if loss == "token_sum" else 1.0 / max(1, len(trained))
             columns["weights"] += [scale] * len(trained)
             start = stop
@@ -77,7 +82,7 @@ def collate(
         for k in ("advantages", "logprobs", "weights")
     }
     tensors = {k: v.to(device) for k, v in {**integer, **real}.items()}
-    return Batch(ids.to(device), positions.to(device), mask, **tensors)
+    return Batch(ids.to(device), positions.to(device), mask, **tensors, kept=tuple(kept))
 
 
 def token_logits(model: Any, batch: Batch) -> Tensor:
@@ -102,4 +107,4 @@ def token_logits(model: Any, batch: Batch) -> Tensor:
     finally:
         handle.remove()
     logits: Tensor = output.logits
-    return logits.float()
+    return restrict(logits.float(), batch.kept)
