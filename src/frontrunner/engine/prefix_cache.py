@@ -105,8 +105,13 @@ class PrefixCache:
             if not deeper:
                 break
             holders = deeper
-        found = [Match(s, _common(s.tokens, tokens)) for s in holders]
-        best = max(found, key=lambda m: (m.length, m.whole), default=None)
+        best, limit = None, len(tokens) - 1
+        for source in holders:
+            found = Match(source, _common(source.tokens, tokens))
+            if best is None or (found.length, found.whole) > (best.length, best.whole):
+                best = found
+            if best.length == limit:
+                break  # groups are large, and none of them can hold more
         return best if best and best.length else None
 
     def oldest(self, keep: Source | None = None) -> Cached | None:
