@@ -167,9 +167,7 @@ def measure(model: Any, load: Agents, runs: int, *, mixed: bool) -> dict[str, An
         {
             "max_seconds": seconds,
             "tokens_per_minute": summary([s.tokens_per_minute for s in served]),
-            "ratio": summary(
-                [s.tokens_per_minute / p for s, p in zip(served, plain, strict=True)]
-            ),
+            "ratio": summary([s.tokens_per_minute / p for s, p in zip(served, plain, strict=True)]),
             "first_token_p50": round(statistics.median(s.first_token(0.5) for s in served), 4),
             "first_token_p99": round(statistics.median(s.first_token(0.99) for s in served), 4),
         }

@@ -208,6 +208,17 @@ def test_fused_weights_are_the_models_own() -> None:
     assert total == sum(p.nbytes for p in plain.parameters())
 
 
+def test_two_engines_on_one_model_see_the_same_update() -> None:
+    model = tiny_model()
+    first = LocalEngine(model, max_batch=4, max_context=128, page_size=16)
+    second = LocalEngine(model, max_batch=4, max_context=128, page_size=16)
+    first.load_weights(tiny_model(seed=1).state_dict(), 1)
+    cold = LocalEngine(tiny_model(seed=1), max_batch=4, max_context=128, page_size=16)
+    expected = tokens(run(cold, requests(3)))
+    assert tokens(run(first, requests(3))) == expected
+    assert tokens(run(second, requests(3))) == expected
+
+
 def test_stop_strings_end_an_answer_with_the_token_that_completes_one() -> None:
     letters = "abcdefghij"
 

@@ -161,15 +161,25 @@ def _layer_of(layer: Any) -> Layer:
 
 def _fuse(*linears: nn.Linear) -> tuple[Tensor, Tensor | None]:
     """One weight and bias for several products; the modules' own become views of them."""
-    weight = torch.cat([linear.weight.data for linear in linears])
-    bias = None
-    if linears[0].bias is not None:
-        bias = torch.cat([linear.bias.data for linear in linears])
+    weight = _join([linear.weight for linear in linears])
+    biased = linears[0].bias is not None
+    return weight, _join([linear.bias for linear in linears]) if biased else None
+
+
+def _join(parts: list[nn.Parameter]) -> Tensor:
+    """One tensor that holds `parts` below each other, and of which they become views."""
+    whole = torch.cat([part.data for part in parts])
+    held = parts[0].data.as_strided(whole.shape, whole.stride()) if _adjoin(parts) else whole
     start = 0
-    for linear in linears:
-        stop = start + linear.weight.shape[0]
-        linear.weight.data = weight[start:stop]
-        if bias is not None:
-            linear.bias.data = bias[start:stop]
-        start = stop
-    return weight, bias
+    for part in parts:
+        part.data = held[start : start + len(part)]
+        start += len(part)
+    return held
+
+
+def _adjoin(parts: list[nn.Parameter]) -> bool:
+    """Whether they are views of one tensor already: another engine has the same model."""
+    ends = [part.data_ptr() + part.nbytes for part in parts]
+    follow = all(part.data_ptr() == end for part, end in zip(parts[1:], ends, strict=False))
+    same = len({part.untyped_storage().data_ptr() for part in parts}) == 1
+    return follow and same and all(part.is_contiguous() for part in parts)

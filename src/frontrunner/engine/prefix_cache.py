@@ -55,6 +55,11 @@ class Match:
         return min(self.length, self.source.num_computed)
 
     @property
+    def rank(self) -> tuple[int, int, bool]:
+        """The larger, the better."""
+        return self.length, self.ready, self.whole
+
+    @property
     def whole(self) -> bool:
         """The source is finished and all of it is of use: its pages can be taken over."""
         return isinstance(self.source, Cached) and self.length == self.source.num_computed
@@ -98,7 +103,8 @@ class PrefixCache:
 
     def match(self, tokens: Sequence[int], chain: Sequence[int]) -> Match | None:
         """The source that shares the longest prefix, short of the last token: that one has to be
-        fed, since its output is wanted. Among equals, one whose pages can be taken over."""
+        fed, since its output is wanted. Among equals one that has it ready, then one whose pages
+        can be taken over."""
         holders: dict[Source, None] = {}
         for key in chain:
             deeper = self._index.get(key)
@@ -108,9 +114,9 @@ class PrefixCache:
         best, limit = None, len(tokens) - 1
         for source in holders:
             found = Match(source, _common(source.tokens, tokens))
-            if best is None or (found.length, found.whole) > (best.length, best.whole):
+            if best is None or found.rank > best.rank:
                 best = found
-            if best.length == limit:
+            if best.ready == limit:
                 break  # groups are large, and none of them can hold more
         return best if best and best.length else None
 
