@@ -166,7 +166,7 @@ def _fuse(*linears: nn.Linear) -> tuple[Tensor, Tensor | None]:
     return weight, _join([linear.bias for linear in linears]) if biased else None
 
 
-def _join(parts: list[nn.Parameter]) -> Tensor:
+def _join(parts: list[Tensor]) -> Tensor:
     """One tensor that holds `parts` below each other, and of which they become views."""
     whole = torch.cat([part.data for part in parts])
     held = parts[0].data.as_strided(whole.shape, whole.stride()) if _adjoin(parts) else whole
@@ -177,7 +177,7 @@ def _join(parts: list[nn.Parameter]) -> Tensor:
     return held
 
 
-def _adjoin(parts: list[nn.Parameter]) -> bool:
+def _adjoin(parts: list[Tensor]) -> bool:
     """Whether they are views of one tensor already: another engine has the same model."""
     ends = [part.data_ptr() + part.nbytes for part in parts]
     follow = all(part.data_ptr() == end for part, end in zip(parts[1:], ends, strict=False))
