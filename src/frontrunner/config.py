@@ -97,6 +97,8 @@ class EngineSection(Section):
     """Tokens of one trajectory, prompt included."""
     prefill_tokens: int = Field(4096, ge=64)
     """Prompt tokens processed in one step."""
+    kv_mib: int = Field(0, ge=0)
+    """Memory for keys and values, MiB; 0: room for `max_batch` trajectories of `max_context`."""
 
 
 class RolloutSection(Section):
@@ -112,6 +114,12 @@ class RolloutSection(Section):
     """Tokens per turn."""
     temperature: float = Field(1.0, gt=0)
     """Of sampling, in training and in measurement; the trainer uses the same one."""
+    top_k: int = Field(0, ge=0)
+    """Sample from the k most likely tokens; 0: from all. The trainer uses the same set."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Sample from the fewest tokens that hold this share of the probability; likewise."""
+    min_p: float = Field(0.0, ge=0, lt=1)
+    """Sample from tokens at least this likely, relative to the most likely one; likewise."""
     concurrency: int = Field(64, ge=1)
     """Rollouts in flight."""
     lockstep: bool = True

@@ -19,9 +19,27 @@ class GenerateRequest:
     token_ids: tuple[int, ...]
     max_new_tokens: int
     temperature: float
+    """0 is greedy: the most likely token, which then has log-probability 0."""
     seed: int
     """Sampling is a function of (seed, position), never of what else is in the batch."""
     stop_token_ids: tuple[int, ...]
+    stop_strings: tuple[str, ...] = ()
+    """Texts that end the answer; the tokens that complete one are part of it."""
+    top_k: int = 0
+    """Sample from the k most likely tokens; 0: from all."""
+    top_p: float = 1.0
+    """Sample from the fewest tokens that hold this share of what top_k left."""
+    min_p: float = 0.0
+    """Sample from tokens at least this likely, relative to the most likely one."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSpan:
+    """Tokens `start..stop` of an answer were sampled by one weight version."""
+
+    version: int
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +50,16 @@ class GenerateResult:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     version: int
+    """Oldest weight version that sampled a token."""
     finish: str
-    """`stop` or `length`."""
+    """`stop`, `length` or `abort`."""
+    spans: tuple[VersionSpan, ...] = ()
+    """Which version sampled which tokens."""
+    kept: tuple[tuple[int, ...], ...] = ()
+    """`[T]` ids that each token was drawn from, ascending; () where nothing was cut. Empty when no
+    token's distribution was cut."""
+    num_cached: int = 0
+    """Leading tokens of the context whose keys and values were at hand."""
 
 
 class Engine(Protocol):

@@ -109,6 +109,16 @@ class Turn:
     usage: Usage
     wall_seconds: float = 0.0
     """Measured time in the tool; reported, never priced in training."""
+    kept: tuple[tuple[int, ...], ...] = ()
+    """`[T]` ids that each token was drawn from, () where the distribution was not cut; empty when
+    none was (see `rollout.top_p`)."""
+
+    @property
+    def chosen(self) -> tuple[bool, ...]:
+        """`[T]` false where one token alone was left: that was no choice, and is not trained."""
+        if not self.kept:
+            return (True,) * len(self.output)
+        return tuple(len(ids) != 1 for ids in self.kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +162,7 @@ class Rollout:
     @property
     def num_tokens(self) -> int:
         """L: trainable (sampled) tokens of the whole trajectory."""
-        return sum(len(t.output) for t in self.turns)
+        return sum(sum(t.chosen) for t in self.turns)
 
     @property
     def valid(self) -> bool:
@@ -186,6 +196,8 @@ class Sample:
     advantage: float
     effort: str
     version: int
+    kept: tuple[tuple[int, ...], ...] = ()
+    """`[T]` ids that token t was drawn from, () for all; empty when nothing was cut."""
 
 
 @dataclass(frozen=True, slots=True)

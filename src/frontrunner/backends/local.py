@@ -61,6 +61,8 @@ def open_system(config: Config) -> Iterator[LocalSystem]:
             max_batch=config.engine.max_batch,
             max_context=config.engine.max_context,
             prefill_tokens=config.engine.prefill_tokens,
+            kv_bytes=config.engine.kv_mib << 20,
+            decode_text=policy.tokenizer.decode,
         )
         trainer = LocalTrainer(
             policy.model.to(device),

@@ -83,6 +83,9 @@ class Conversation:
             temperature=self.limits.temperature,
             seed=self.job.seed + 1_000_003 * len(self.turns),
             stop_token_ids=self.chat.stop_token_ids,
+            top_k=self.limits.top_k,
+            top_p=self.limits.top_p,
+            min_p=self.limits.min_p,
         )
 
     def absorb(self, result: GenerateResult) -> str:
@@ -111,6 +114,7 @@ class Conversation:
                 observation=act.observation,
                 usage=usage,
                 wall_seconds=act.wall_seconds,
+                kept=answer.kept,
             )
         )
         self._context += self._pending + answer.token_ids

@@ -37,10 +37,18 @@ def to_sample(rollout: Rollout, advantage: float) -> Sample:
     ids: list[int] = []
     mask: list[bool] = []
     logprobs: list[float] = []
+    kept: list[tuple[int, ...]] = []
     for turn in rollout.turns:
         ids += turn.prompt + turn.output
-        mask += [False] * len(turn.prompt) + [True] * len(turn.output)
+        mask += [False] * len(turn.prompt) + list(turn.chosen)
         logprobs += [0.0] * len(turn.prompt) + list(turn.logprobs)
+        kept += [()] * len(turn.prompt) + list(turn.kept or [()] * len(turn.output))
     return Sample(
-        tuple(ids), tuple(mask), tuple(logprobs), advantage, rollout.effort, rollout.version
+        tuple(ids),
+        tuple(mask),
+        tuple(logprobs),
+        advantage,
+        rollout.effort,
+        rollout.version,
+        tuple(kept) if any(kept) else (),
     )

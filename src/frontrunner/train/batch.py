@@ -13,6 +13,7 @@ from torch import Tensor
 
 from frontrunner.algo.packing import Pack
 from frontrunner.train.attention import PrefixTree
+from frontrunner.train.replay import Kept
 from frontrunner.types import Sample
 
 Array = npt.NDArray[Any]
@@ -22,7 +23,8 @@ Array = npt.NDArray[Any]
 class Batch:
     """One forward pass: B rows of T places, P distinct predictions, N trainable tokens.
 
-    Samples that share a place share its prediction, each with its own advantage, so N >= P.
+    Samples that share a place share its prediction, each with its own advantage, so N >= P. They
+    do not where the sampler cut their distributions differently.
     """
 
     input_ids: Tensor
@@ -45,6 +47,8 @@ class Batch:
     """`[N]` loss scale of each token before the constant normaliser."""
     efforts: tuple[tuple[str, int], ...]
     """(effort, number of trainable tokens) per sample; they sum to N, in the same order."""
+    kept: Kept = ()
+    """`[P]` ids that each prediction is cut to, () for all; empty when none is cut."""
 
 
 def collate(
@@ -59,6 +63,8 @@ def collate(
     advantages: list[Array] = []
     logprobs: list[Array] = []
     weights: list[Array] = []
+    sets: dict[tuple[int, ...], int] = {(): 0}  # number of each set of kept ids
+    cuts: list[Array] = []
     for sample, path in zip(members, pack.paths, strict=True):
         ids[path] = sample.token_ids
         positions[path] = np.arange(len(path))
@@ -69,9 +75,11 @@ def collate(
         logprobs.append(np.asarray(sample.logprobs)[trained])
         scale = 1.0 if loss == "token_sum" else 1.0 / max(1, len(trained))
         weights.append(np.full(len(trained), scale))
-    distinct, first, entries = np.unique(
-        np.concatenate(places), return_index=True, return_inverse=True
-    )
+        kept = [sample.kept[t] for t in trained] if sample.kept else [()] * len(trained)
+        cuts.append(np.array([sets.setdefault(ids, len(sets)) for ids in kept], np.int64))
+    predictions = np.concatenate(places) * len(sets) + np.concatenate(cuts)
+    distinct, first, entries = np.unique(predictions, return_index=True, return_inverse=True)
+    known = list(sets)
 
     def real(parts: list[Array]) -> Tensor:
         return torch.from_numpy(np.concatenate(parts)).float().to(device)
@@ -84,10 +92,11 @@ def collate(
         positions=whole(positions.reshape(pack.shape)),
         tree=None if pack.ends is None else PrefixTree(pack.ends, device),
         sources=whole(np.concatenate(sources)[first]),
-        targets=whole(ids[distinct]),
+        targets=whole(ids[distinct // len(sets)]),
         entries=whole(entries),
         advantages=real(advantages),
         logprobs=real(logprobs),
         weights=real(weights),
         efforts=tuple((s.effort, len(w)) for s, w in zip(members, weights, strict=True)),
+        kept=tuple(known[n] for n in distinct % len(sets)) if len(sets) > 1 else (),
     )

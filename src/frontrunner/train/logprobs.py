@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from frontrunner.train.replay import Kept, restrict
+
 CHUNK_LOGITS = 2**24
 """Logits computed at a time: 64 MiB of float32."""
 MIN_POSITIONS = 256
@@ -29,14 +31,20 @@ def token_logprobs(logits: Tensor, targets: Tensor, temperature: float) -> tuple
 
 
 def projected_logprobs(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    temperature: float,
+    kept: Kept = (),
 ) -> tuple[Tensor, Tensor]:
-    """What `token_logprobs` gives for logits `hidden @ weight.T + bias`; float32, `[N]` each.
+    """What `token_logprobs` gives for logits `hidden @ weight.T + bias` cut to `kept`.
 
-    Shapes: hidden `[N, D]`, weight `[V, D]`, bias `[V]`, targets `[N]`. Entropy has no gradient.
+    Shapes: hidden `[N, D]`, weight `[V, D]`, bias `[V]`, targets `[N]`; float32 `[N]` out.
+    Entropy has no gradient.
     """
     result: tuple[Tensor, Tensor] = _Projected.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, bias, targets, temperature
+        hidden, weight, bias, targets, temperature, kept
     )
     return result
 
@@ -51,9 +59,11 @@ def _chunks(positions: int, vocabulary: int) -> list[slice]:
     return [slice(start, start + size) for start in range(0, positions, size)]
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+def _logits(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, kept: Kept
+) -> Tensor:
     logits = torch.nn.functional.linear(hidden, weight, bias).float()
-    return logits if temperature == 1.0 else logits.div_(temperature)
+    return restrict(logits if temperature == 1.0 else logits.div_(temperature), kept)
 
 
 class _Projected(torch.autograd.Function):
@@ -67,17 +77,18 @@ class _Projected(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         temperature: float,
+        kept: Kept,
     ) -> tuple[Tensor, Tensor]:
         logprobs = hidden.new_empty(len(targets), dtype=torch.float32)
         entropy = torch.empty_like(logprobs)
         for part in _chunks(len(targets), len(weight)):
-            logits = _logits(hidden[part], weight, bias, temperature)
+            logits = _logits(hidden[part], weight, bias, temperature, kept[part])
             logs = torch.log_softmax(logits, -1)
             logprobs[part] = logs.gather(-1, targets[part, None])[:, 0]
             chances = torch.exp(logs, out=logits)
             entropy[part] = -torch.bmm(chances[:, None], logs[:, :, None])[:, 0, 0]
         ctx.save_for_backward(hidden, weight, bias, targets)
-        ctx.temperature = temperature
+        ctx.temperature, ctx.kept = temperature, kept
         ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
 
@@ -91,7 +102,8 @@ class _Projected(torch.autograd.Function):
         of_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
         scale = -grad[:, None] / ctx.temperature
         for part in _chunks(len(targets), len(weight)):
-            delta = torch.softmax(_logits(hidden[part], weight, bias, ctx.temperature), -1)
+            logits = _logits(hidden[part], weight, bias, ctx.temperature, ctx.kept[part])
+            delta = torch.softmax(logits, -1)
             delta.scatter_add_(-1, targets[part, None], -torch.ones_like(scale[part]))
             if of_bias is not None:
                 of_bias += delta.T @ scale[part, 0]
@@ -103,4 +115,4 @@ class _Projected(torch.autograd.Function):
             else:
                 of_weight += delta.T @ scaled
         of_bias = None if of_bias is None else of_bias.to(bias.dtype)
-        return of_hidden, of_weight.to(weight.dtype), of_bias, None, None
+        return of_hidden, of_weight.to(weight.dtype), of_bias, None, None, None

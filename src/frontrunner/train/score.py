@@ -22,6 +22,7 @@ from frontrunner.algo.packing import pack
 from frontrunner.train.attention import PrefixTree, install
 from frontrunner.train.batch import Batch
 from frontrunner.train.logprobs import projected_logprobs, token_logprobs
+from frontrunner.train.replay import restrict
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +138,14 @@ def score(model: Any, batch: Batch, temperature: float, ways: ShortCuts) -> tupl
     if ways.projection:
         hidden = model.base_model(**arguments).last_hidden_state
         head = model.get_output_embeddings()
+        picked = hidden.flatten(0, 1)[batch.sources]
         logprobs, entropy = projected_logprobs(
-            hidden.flatten(0, 1)[batch.sources], head.weight, head.bias, batch.targets, temperature
+            picked, head.weight, head.bias, batch.targets, temperature, batch.kept
         )
     else:
         logits = _picked_logits(model, arguments, batch.sources)
-        logprobs, entropy = token_logprobs(logits.float(), batch.targets, temperature)
+        logits = restrict(logits.float(), batch.kept)
+        logprobs, entropy = token_logprobs(logits, batch.targets, temperature)
     return logprobs[batch.entries], entropy[batch.entries]
 
 
