@@ -28,6 +28,8 @@ from frontrunner.types import dump
 
 MAX_BODY = 8 << 20
 """Bytes of a request; a longer one is answered 413."""
+CLIENT_GONE = 499
+"""Status under which dropped clients are counted; nobody reads it."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -252,6 +254,8 @@ class Server:
             response = web.json_response(error(str(failed), "server_error"), status=503)
         except web.HTTPException as refused:  # no such path, wrong method, body too large
             response = web.json_response(error(refused.reason), status=refused.status)
+        except ConnectionResetError:  # the client went away while it was written to
+            response = web.Response(status=CLIENT_GONE, reason="client gone")
         path = request.match_info.route.resource
         self.metrics.responses.labels(path.canonical if path else "other", response.status).inc()
         return response
