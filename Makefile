@@ -29,7 +29,7 @@ setup: .venv/.tasks
 	@touch $@
 
 .venv/.installed: .venv/.torch pyproject.toml constraints.txt
-	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
+	$(PIP) install --quiet -c constraints.txt -e '.[dev,serve]'
 	@touch $@
 
 .venv/.tasks: .venv/.installed $(wildcard src/frontrunner/envs/data/quickstart.jsonl)

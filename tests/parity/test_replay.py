@@ -139,9 +139,19 @@ def test_restricting_keeps_whole_rows_and_gives_no_gradient_to_what_is_removed()
 
 
 def test_predictions_that_were_cut_differently_are_not_shared() -> None:
+    cuts: list[tuple[int, ...]] = [(1, 7), (7, 9), (1, 7), ()]
+    opening = (5,) * 9
     samples = [
-        Sample((5, 6, 7), (False, False, True), (0.0, 0.0, 0.0), 1.0, "low", 0, ((), (), ids))
-        for ids in ((1, 7), (7, 9), (1, 7), ())
+        Sample(
+            (*opening, 7, n),
+            (*[False] * 9, True, False),
+            (0.0,) * 11,
+            1.0,
+            "low",
+            0,
+            (*[()] * 9, ids, ()),
+        )
+        for n, ids in enumerate(cuts)
     ]
     trainer = LocalTrainer(tiny_model(), AlgoSection(), TrainSection(), TEMPERATURE)
     (pack,) = trainer.packs(samples)

@@ -20,6 +20,7 @@ VERBS = {
     "eval": "measure a model's frontier on held-out tasks",
     "report": "write the report of a run, or print its numbers",
     "frontier": "fit lambda per effort level to measured rollouts",
+    "serve": "serve a model over HTTP, OpenAI-compatible",
     "tasks": "build, list, show, check, import and export task sets",
     "config": "show what a recipe resolves to, or compare two",
     "doctor": "check this machine and say what to do",
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         parser = parser_of(verb)
         # Options may stand between overrides; verbs with sub-verbs cannot be parsed that way.
-        mixed = verb in ("train", "eval", "sft")
+        mixed = verb in ("train", "eval", "serve", "sft")
         args = parser.parse_intermixed_args(rest) if mixed else parser.parse_args(rest)
         code: int = importlib.import_module(f"frontrunner.cli.{verb}").run(args)
         return code

@@ -4,9 +4,37 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
+
+from frontrunner.errors import UserError
+
+
+def read(folder: Path, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a model folder, on the CPU.
+
+    A weight that `own` ties to another is stored once and gets all its names back here. Raises
+    `UserError` when there is nothing to read.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"{folder}: no .safetensors file there that this machine can read")
+    state: dict[str, Tensor] = {}
+    try:
+        for file in files:
+            state |= load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{folder}: the weights cannot be read ({error})") from None
+    stored = {(own[n].data_ptr(), own[n].shape): t for n, t in state.items() if n in own}
+    for name, tensor in own.items():
+        tied = stored.get((tensor.data_ptr(), tensor.shape))
+        if name not in state and tied is not None:
+            state[name] = tied
+    return state
 
 
 def checksum(state: Mapping[str, Tensor]) -> str:

@@ -7,6 +7,7 @@ encoded and appended. Works with any tokenizer that has a chat template.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from jinja2 import TemplateError
@@ -15,6 +16,7 @@ from frontrunner.errors import UserError
 
 _ANSWER = "ANSWERMARK"
 _OBSERVATION = "OBSERVATIONMARK"
+_TOOL = "TOOLMARK"
 
 
 class ChatFormat:
@@ -70,23 +72,43 @@ class ChatFormat:
         return ids
 
     def opening(self, system: str, user: str) -> list[int]:
-        """Tokens up to where the first answer begins.
+        """Tokens up to where the first answer begins."""
+        return self.conversation(
+            [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        )
 
-        Where a template has no system role, the system message opens the user's.
+    def conversation(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None
+    ) -> list[int]:
+        """Tokens of any conversation up to where the next answer begins.
+
+        Where a template has no system role, the system message opens the user's. Raises `UserError`
+        for messages that the template refuses.
         """
-        split = [{"role": "system", "content": system}, {"role": "user", "content": user}]
-        joined = [{"role": "user", "content": f"{system}\n\n{user}"}]
+        system = messages[0]["content"] if messages[0]["role"] == "system" else ""
         try:
-            text = self._render(split)
-            if system not in text:
-                text = self._render(joined)
-        except TemplateError:
-            text = self._render(joined)
+            text = self._render(messages, tools)
+            if system and system not in text:
+                text = self._render(_joined(messages), tools)
+        except TemplateError as first:
+            try:
+                text = self._render(_joined(messages), tools)
+            except TemplateError:
+                raise UserError(f"the model's chat template refuses this: {first}") from None
         return self._encode(text)
 
-    def _render(self, messages: list[dict[str, str]]) -> str:
+    def shows_tools(self) -> bool:
+        """Whether the template has a place for the descriptions of tools."""
+        parameters = {"type": "object", "properties": {}}
+        function = {"name": _TOOL, "description": _TOOL, "parameters": parameters}
+        tools = [{"type": "function", "function": function}]
+        return _TOOL in self._render([{"role": "user", "content": "u"}], tools)
+
+    def _render(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None
+    ) -> str:
         text: str = self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
+            list(messages), tools=tools, tokenize=False, add_generation_prompt=True
         )
         return text
 
@@ -107,3 +129,11 @@ class ChatFormat:
         """Text of an answer without special tokens."""
         text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
         return text
+
+
+def _joined(messages: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """The same conversation without a system role: its text opens the first user message."""
+    if len(messages) < 2 or messages[0]["role"] != "system" or messages[1]["role"] != "user":
+        return messages
+    text = f"{messages[0]['content']}\n\n{messages[1]['content']}"
+    return [{**messages[1], "content": text}, *messages[2:]]
