@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import gc
+import inspect
+import random
+import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -139,3 +144,47 @@ def test_sources_can_be_checked_in_threads() -> None:
         gc.callbacks.remove(switch)
         gc.set_threshold(*threshold)
     assert found == [[]] * 32
+
+
+SNIPPETS = (
+    "import os",
+    "x = os.fork()",
+    "    return sys._getframe(1)",
+    "getattr(x, name)",
+    "else:",
+    "    pass",
+    '"""',
+    chr(92),
+    "# nothing",
+    "@property",
+    "class A:",
+    "    def __eq__(self, other): return True",
+    "eval('1'); y = 2",
+    "(",
+    ")",
+    "def f():",
+    "",
+)
+
+
+def test_changed_statements_alone_give_what_the_whole_file_gives() -> None:
+    rng = random.Random(0)
+    alone = 0
+    for module in (argparse, dataclasses, textwrap):
+        base = inspect.getsource(module)
+        known = tamper._known(base)
+        for _ in range(150):
+            lines = base.split("\n")
+            at = rng.randrange(len(lines))
+            added = rng.choices(SNIPPETS, k=rng.randint(0, 3))
+            lines[at : at + rng.choice([0, 0, 1, 1, 3, 30])] = added
+            new = "\n".join(lines)
+            alone += known.changed(new) is not None
+            try:
+                expected = sorted(set(tamper._features(new)) - known.features)
+            except tamper.Unparsable:
+                with pytest.raises(tamper.Unparsable):
+                    tamper.findings(base, new)
+                continue
+            assert tamper.findings(base, new) == expected
+    assert alone > 50
