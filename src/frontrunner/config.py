@@ -158,12 +158,15 @@ class TrainSection(Section):
     """Optimizer steps of the whole run."""
     max_staleness: int = Field(0, ge=0)
     """How many policy versions old a rollout may be; 0 is synchronous."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    """`sgd` has no state and does not raise the noise of weights that hardly matter: with few
+    rollouts it gets further at the same KL. Its rates are some 3,000 times larger."""
     learning_rate: float = Field(1e-4, gt=0)
-    """Of AdamW; constant after the warm-up."""
+    """Constant after the warm-up."""
     warmup_steps: int = Field(2, ge=0)
     """Steps over which the learning rate rises linearly to its value."""
     weight_decay: float = Field(0.0, ge=0)
-    """Of AdamW."""
+    """Relative to the learning rate."""
     max_grad_norm: float = Field(1.0, gt=0)
     """Longer gradients are scaled down to this norm."""
     micro_tokens: int = Field(8192, ge=64)

@@ -34,10 +34,19 @@ def without_dropout(model: Any) -> None:
             module.attention_dropout = 0.0
 
 
+def optimizer_of(masters: Sequence[Tensor], train: TrainSection) -> torch.optim.Optimizer:
+    """The optimizer that a recipe asks for, over float32 weights."""
+    rates = {"lr": train.learning_rate, "weight_decay": train.weight_decay}
+    if train.optimizer == "sgd":
+        return torch.optim.SGD(masters, **rates)
+    # Fused: one pass over memory instead of ten.
+    return torch.optim.AdamW(masters, betas=(0.9, 0.95), fused=True, **rates)
+
+
 class LocalTrainer:
     """Implements `protocols.Trainer` for any Hugging Face causal language model.
 
-    The optimizer (AdamW) keeps float32 master weights; a bfloat16 model is a rounded copy of them.
+    The optimizer keeps float32 master weights; a bfloat16 model is a rounded copy of them.
     """
 
     def __init__(
@@ -61,13 +70,7 @@ class LocalTrainer:
             p if p.dtype == torch.float32 else p.detach().float().requires_grad_()
             for p in self._parameters
         ]
-        self.optimizer = torch.optim.AdamW(
-            self._masters,
-            lr=train.learning_rate,
-            betas=(0.9, 0.95),
-            weight_decay=train.weight_decay,
-            fused=True,  # one pass over memory instead of ten
-        )
+        self.optimizer = optimizer_of(self._masters, train)
 
     def train_step(self, samples: Sequence[Sample]) -> TrainStep:
         """One optimizer step on all samples; the metrics describe the policy before the step.
