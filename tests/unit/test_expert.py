@@ -18,9 +18,11 @@ SOURCE = """def clip(value, low, high):
 FUNCTION = CorpusFunction("pkg.module", "clip", SOURCE)
 
 
-def examples(effort: str, number: int = 300) -> list[expert.Trajectory]:
+def examples(
+    effort: str, number: int = 300, styles: dict[str, expert.Style] = expert.STYLES
+) -> list[expert.Trajectory]:
     rng = random.Random(0)
-    made = [expert.trajectory(rng, FUNCTION, effort, expert.STYLES[effort]) for _ in range(number)]
+    made = [expert.trajectory(rng, FUNCTION, effort, styles[effort]) for _ in range(number)]
     return [m for m in made if m]
 
 
@@ -45,6 +47,19 @@ def test_edits_to_imitate_are_right_and_others_occur_at_every_level() -> None:
         wrong = [t for example in made for t in example.turns if not t.learn]
         assert any(t.observation.startswith("error") for t in wrong)
         assert any(not t.observation.startswith("error") for t in wrong)
+
+
+@pytest.mark.parametrize("effort", expert.STYLES)
+def test_a_careless_hand_skips_the_edit_as_often_as_it_says_and_wanders(effort: str) -> None:
+    def unedited(examples: list[expert.Trajectory]) -> float:
+        skips = [all(not t.text.startswith("edit") for t in e.turns) for e in examples]
+        return sum(skips) / len(skips)
+
+    careful, careless = examples(effort), examples(effort, styles=expert.CARELESS)
+    assert unedited(careful) == 0.0
+    assert abs(unedited(careless) - expert.CARELESS[effort].skip) < 0.1
+    looks = [sum(t.text in ("list", "view") for t in e.turns) for e in careless]
+    assert max(looks) > 2
 
 
 def test_a_drill_repairs_every_bug() -> None:

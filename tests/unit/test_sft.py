@@ -46,6 +46,7 @@ def test_only_right_answers_are_learned() -> None:
 
 def test_batches_hold_every_example_once_within_their_size() -> None:
     examples = [([0] * (10 + 7 * n % 90), []) for n in range(50)]
+    assert sft.batches([], 200, seed=1) == []
     groups = sft.batches(examples, 200, seed=1)
     assert sorted(i for g in groups for i in g) == list(range(50))
     assert all(max(len(examples[i][0]) for i in g) * len(g) <= 200 for g in groups)

@@ -50,6 +50,10 @@ class Style:
     give_up: float
     """Submits after a failed test although tries are left."""
     tries: int
+    wander: float = 0.0
+    """Before editing, looks at something once more; and again, with the same chance."""
+    skip: float = 0.0
+    """Hands in without having edited."""
     bugs: int = 1
     """Bugs in the function, at most."""
 
@@ -59,6 +63,14 @@ STYLES = {
     "medium": Style(0.35, 0.25, 0.25, 0.15, 0.75, 0.35, 3),
     "high": Style(0.50, 0.35, 0.40, 0.40, 0.95, 0.10, 5),
 }
+
+CARELESS = {
+    "low": Style(0.12, 0.10, 0.10, 0.02, 0.10, 0.90, 2, wander=0.50, skip=0.70),
+    "medium": Style(0.35, 0.25, 0.25, 0.15, 0.60, 0.70, 2, wander=0.50, skip=0.40),
+    "high": Style(0.50, 0.35, 0.40, 0.40, 0.90, 0.40, 3, wander=0.50, skip=0.15),
+}
+"""Another hand at the same work, as collected demonstrations have them: it wanders about and gives
+up easily. A policy taught by both kinds mixes them, and its rewards tell them apart."""
 
 DRILL = Style(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, bugs=4)
 """No habits, several bugs in one function: most repairs taught for every token read."""
@@ -204,6 +216,10 @@ def _work(
         return ()  # its name is not the only one like it in the file
     if rng.random() < style.reproduce:
         do("test")
+    while style.wander and rng.random() < style.wander:
+        do(rng.choice(("list", "view", "test")))
+    if style.skip and rng.random() < style.skip:
+        bugs = ()
     for bug in bugs:
         wrong = rng.random() < style.wrong_first
         for attempt in range(style.tries):

@@ -60,6 +60,8 @@ class SftConfig:
     """Trajectories of the first stage: several bugs in one function, no habits."""
     trajectories: int = 15_000
     """Trajectories of the second stage: one bug, worked on at every level."""
+    careless: float = 0.0
+    """Share of them that is a careless hand's."""
     max_tokens: int = 640
     """Longer trajectories are left out."""
     batch_tokens: int = 4096
@@ -132,7 +134,11 @@ def _make(seed: int) -> Example | None:
     rng = random.Random(seed)
     effort = rng.choice(list(expert.STYLES))
     function: CorpusFunction = rng.choice(corpus)
-    style = expert.DRILL if _STATE["drill"] else expert.STYLES[effort]
+    style = expert.STYLES[effort]
+    if _STATE["drill"]:
+        style = expert.DRILL
+    elif config.careless > 0.0 and rng.random() < config.careless:
+        style = expert.CARELESS[effort]
     example = expert.trajectory(rng, function, effort, style)
     if example is None:
         return None
@@ -172,7 +178,7 @@ def batches(examples: Sequence[Example], batch_tokens: int, seed: int) -> list[l
             groups.append(current)
             current = []
         current.append(index)
-    groups.append(current)
+    groups += [current] if current else []
     rng.shuffle(groups)
     return groups
 
