@@ -36,11 +36,16 @@ def without_dropout(model: Any) -> None:
 
 def optimizer_of(masters: Sequence[Tensor], train: TrainSection) -> torch.optim.Optimizer:
     """The optimizer that a recipe asks for, over float32 weights."""
-    rates = {"lr": train.learning_rate, "weight_decay": train.weight_decay}
+    rate, decay = train.learning_rate, train.weight_decay
     if train.optimizer == "sgd":
-        return torch.optim.SGD(masters, **rates)
-    # Fused: one pass over memory instead of ten.
-    return torch.optim.AdamW(masters, betas=(0.9, 0.95), fused=True, **rates)
+        return torch.optim.SGD(masters, lr=rate, weight_decay=decay)
+    return torch.optim.AdamW(
+        masters,
+        lr=rate,
+        betas=(0.9, 0.95),
+        weight_decay=decay,
+        fused=True,  # one pass over memory instead of ten
+    )
 
 
 class LocalTrainer:
