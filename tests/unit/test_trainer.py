@@ -6,6 +6,7 @@ That its loss and gradients are right is held by `tests/parity/test_train_step.p
 import json
 import random
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -102,11 +103,15 @@ def test_kl_term_pulls_back_to_the_base() -> None:
     assert distances[1] < distances[0]
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("bf16", [False, True])
-def test_restored_training_continues_to_the_bit(tmp_path: Path, bf16: bool) -> None:
+def test_restored_training_continues_to_the_bit(
+    tmp_path: Path, bf16: bool, optimizer: Literal["adamw", "sgd"]
+) -> None:
     def build() -> LocalTrainer:
         model = tiny_model()
-        return LocalTrainer(model.bfloat16() if bf16 else model, AlgoSection(), TrainSection(), 1.0)
+        config = TrainSection(optimizer=optimizer)
+        return LocalTrainer(model.bfloat16() if bf16 else model, AlgoSection(), config, 1.0)
 
     straight = build()
     for n in range(4):
@@ -123,6 +128,21 @@ def test_restored_training_continues_to_the_bit(tmp_path: Path, bf16: bool) -> N
     assert all(
         torch.equal(v, second.model.state_dict()[k]) for k, v in straight.model.state_dict().items()
     )
+
+
+def test_sgd_steps_along_the_gradient() -> None:
+    moved = []
+    for rate in (0.5, 1.0):
+        config = TrainSection(optimizer="sgd", learning_rate=rate, warmup_steps=0)
+        trainer = LocalTrainer(tiny_model(), AlgoSection(), config, 1.0)
+        before = trainer.weights()
+        norm = trainer.train_step(make_samples(4)).metrics["train/grad_norm"]
+        change = {k: v - before[k] for k, v in trainer.weights().items()}
+        length = sum(float(c.square().sum()) for c in change.values()) ** 0.5
+        assert length == pytest.approx(rate * norm, rel=1e-3)
+        moved.append(change)
+    for name, change in moved[0].items():
+        assert torch.allclose(2 * change, moved[1][name], atol=1e-6)
 
 
 def test_truncated_checkpoint_is_named(tmp_path: Path) -> None:
