@@ -114,6 +114,13 @@ def test_message_names_the_first_failure_and_its_statement(box: LocalSandbox, tr
     assert report.message == "test_two: AssertionError: assert double(2) == 4"
 
 
+def test_addresses_are_left_out_of_the_message(box: LocalSandbox, tree: Path) -> None:
+    files: dict[str, str | None] = {"calc/core.py": "def double(x):\n    return object()\n"}
+    files[FILE] = "from calc.core import double\ndef test_two():\n    raise ValueError(double(2))\n"
+    report = box.run_tests(tree, files, [f"{FILE}::test_two"], timeout=10)
+    assert report.message == "test_two: ValueError: <object object at 0x...>"
+
+
 def test_a_module_that_does_not_import_is_an_error_of_its_tests(
     box: LocalSandbox, tree: Path
 ) -> None:

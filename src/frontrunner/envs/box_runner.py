@@ -14,6 +14,7 @@ import importlib.machinery
 import linecache
 import os
 import random
+import re
 import sys
 import tempfile
 import types
@@ -43,6 +44,7 @@ _ARGS = (
     *(f"-pno:{name}" for name in ("cacheprovider", "faulthandler", "junitxml", "pastebin")),
 )
 _MESSAGE_CHARS = 400
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{8,16}\b")
 _PRELOADED = (
     "bisect calendar cmath colorsys copy csv datetime decimal fractions gzip heapq html numbers "
     "queue random secrets shlex statistics string textwrap timeit uuid xml.etree.ElementTree zlib"
@@ -84,13 +86,18 @@ def _prefixes(node_id: str) -> list[str]:
 
 
 def _describe(name: str, error: BaseException) -> str:
-    """`test_x: AssertionError: assert f(2) == 4`; the statement stands in for an empty message."""
+    """`test_x: AssertionError: assert f(2) == 4`; the statement stands in for an empty message.
+
+    Addresses of objects become `0x...`: they differ from run to run, tell an agent nothing, and one
+    of them in an observation makes a resumed run sample other tokens.
+    """
     text = str(error).strip().split("\n", 1)[0]
     trace = error.__traceback__
     if not text and trace is not None:
         while trace.tb_next is not None:
             trace = trace.tb_next
         text = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno).strip()
+    text = _ADDRESS.sub("0x...", text)
     return f"{name}: {type(error).__name__}: {text}"[:_MESSAGE_CHARS]
 
 
