@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from frontrunner.evals.statistics import seeds_interval
+from frontrunner.report.plots import level_color
 from frontrunner.rollout.store import RolloutFile, machine
 
 HERE = Path(__file__).parent
@@ -55,6 +56,7 @@ def main() -> None:
         list(pool.map(train, range(args.seeds)))
     result = endpoints(base, runs)
     (HERE / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    draw(runs, HERE / "frontier.png")
     for row in result:
         print(f"{row['endpoint']}: {row['estimate']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]")
 
@@ -105,6 +107,34 @@ def endpoints(base_run: Path, runs: list[Path]) -> list[dict]:
                 }
             )
     return rows
+
+
+def draw(runs: list[Path], path: Path) -> None:
+    """Base points with their intervals, and where every seed took them."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7.6, 4.6), layout="constrained")
+    frontiers = [json.loads((run / "frontier.json").read_text()) for run in runs]
+    base = frontiers[0]["levels"]
+    for k, level in enumerate(base):
+        color, start = level_color(k), level["base"]
+        after = [f["levels"][k]["final"] for f in frontiers]
+        mean = [sum(p[axis] for p in after) / len(after) for axis in ("cost_usd", "success")]
+        axes.annotate(
+            "", xy=mean, xytext=(start["cost_usd"], start["success"]),
+            arrowprops={"arrowstyle": "->", "color": color, "alpha": 0.6},
+        )  # fmt: skip
+        axes.plot(start["cost_usd"], start["success"], "o", mfc="white", mec=color, ms=8)
+        axes.plot([p["cost_usd"] for p in after], [p["success"] for p in after], ".", c=color)
+        axes.plot(*mean, "o", c=color, ms=8, label=level["name"])
+    axes.set(xlabel="cost per rollout (USD)", ylabel="success", ylim=(0, None))
+    axes.yaxis.set_major_formatter("{x:.0%}")
+    axes.legend(title="hollow: base; dots: seeds; full: their mean", frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=160)
 
 
 def means(rollouts: list, level: str, value) -> dict[str, float]:
