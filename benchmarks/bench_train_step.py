@@ -16,10 +16,8 @@ long tail. TRL is installed in an environment of its own in the cache folder. Wr
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import os
-import platform
 import random
 import resource
 import statistics
@@ -32,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from record import RESULTS, summary, write
 
 from frontrunner.config import AlgoSection, TrainSection, load
 from frontrunner.envs.packages import cache_dir
@@ -216,12 +215,7 @@ def compare(spec: dict[str, Any], runs: int) -> dict[str, Any]:
         "peer": round(tokens / statistics.median(b for _, b in pairs), 1),
         "peer_name": f"TRL {TRL} GRPOTrainer",
         "unit": "tokens/s",
-        "ratio": {
-            "median": round(statistics.median(ratios), 3),
-            "low": round(min(ratios), 3),
-            "high": round(max(ratios), 3),
-            "runs": runs,
-        },
+        "ratio": summary(ratios, 3),
         "memory": {
             "unit": "bytes",
             "ours_peak_rss": last["peak_rss"],
@@ -275,7 +269,7 @@ def main() -> None:
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--peer-pure", action="store_true")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=ROOT / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -287,20 +281,9 @@ def main() -> None:
     record = {
         "name": f"train_step_vs_trl{suffix}",
         **compare(make_spec(options), options.runs),
-        "command": "python benchmarks/bench_train_step.py " + " ".join(sys.argv[1:]),
-        "versions": {
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in ("torch", "transformers")},
-            "trl": TRL,
-        },
-        "machine": {
-            "processor": platform.machine(),
-            "num_cpus": os.cpu_count(),
-            "load": round(os.getloadavg()[0], 1),
-        },
+        "versions": {"trl": TRL},
     }
-    options.out.mkdir(exist_ok=True)
-    (options.out / f"{record['name']}.json").write_text(json.dumps(record, indent=2) + "\n")
+    write(record, "bench_train_step.py " + " ".join(sys.argv[1:]), folder=options.out)
     print(json.dumps(record, indent=2))
 
 
