@@ -217,6 +217,16 @@ class Config(Section):
                 )
         if self.rollout.max_new_tokens >= self.engine.max_context:
             raise ValueError("rollout.max_new_tokens must be below engine.max_context")
+        if self.train.steps and self.rollout.top_k == 1:
+            raise ValueError(
+                "rollout.top_k = 1 leaves no choice to learn from; set it to 0 or above 1, "
+                "or train.steps = 0 to measure only"
+            )
+        if self.train.steps and self.rollout.group_size == 1:
+            raise ValueError(
+                "rollout.group_size = 1 compares a rollout with nothing, so no step would change "
+                "the policy; set it to 2 or more, or train.steps = 0 to measure only"
+            )
         return self
 
 

@@ -66,7 +66,7 @@ def cost_model_of(config: Config) -> CostModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Work:
     """One run at work: what it is to do, with what, and where it is written."""
 
     config: Config
@@ -79,25 +79,25 @@ class Job:
 
 def train(config: Config, directory: Path, *, resume: bool = False) -> Path:
     """One run from base measurement to report; returns the path of report.html."""
-    with open_job(config, directory, resume=resume) as job:
+    with open_work(config, directory, resume=resume) as work:
         if config.eval.base_run:
-            job.run.take_base(Path(config.eval.base_run), config)
-        base = measure(job, "base")
-        fitted = None if job.ladder.fitted else fit_lambdas(job, base)
+            work.run.take_base(Path(config.eval.base_run), config)
+        base = measure(work, "base")
+        fitted = None if work.ladder.fitted else fit_lambdas(work, base)
         if fitted:
-            job = replace(job, ladder=job.ladder.with_lambdas(fitted.lambdas))
-        write_frontier(job, base, None, fitted)
-        learn(job)
-        trainer, policy = job.system.trainer, job.system.policy
-        job.system.engine.load_weights(trainer.weights(), trainer.step)
-        final = measure(job, "final")
-        checkpoint.save_model(policy.model, policy.tokenizer, job.run.path / "model")
-        write_frontier(job, base, final, fitted)
-        return write_report(job.run.path)
+            work = replace(work, ladder=work.ladder.with_lambdas(fitted.lambdas))
+        write_frontier(work, base, None, fitted)
+        learn(work)
+        trainer, policy = work.system.trainer, work.system.policy
+        work.system.engine.load_weights(trainer.weights(), trainer.step)
+        final = measure(work, "final")
+        checkpoint.save_model(policy.model, policy.tokenizer, work.run.path / "model")
+        write_frontier(work, base, final, fitted)
+        return write_report(work.run.path)
 
 
 @contextmanager
-def open_job(config: Config, directory: Path, *, resume: bool = False) -> Iterator[Job]:
+def open_work(config: Config, directory: Path, *, resume: bool = False) -> Iterator[Work]:
     """Check what can be checked, then open all parts; the folder is written to last."""
     cost_model, ladder = cost_model_of(config), ladder_of(config)
     RunDirectory.check(directory, config, resume=resume)
@@ -105,7 +105,7 @@ def open_job(config: Config, directory: Path, *, resume: bool = False) -> Iterat
         check_ready(config, system)
         run = RunDirectory.open(directory, config, system.inputs, resume=resume)
         try:
-            yield Job(config, system, collector, run, cost_model, ladder)
+            yield Work(config, system, collector, run, cost_model, ladder)
         finally:
             run.close()
 
@@ -138,35 +138,35 @@ def open_collector(system: LocalSystem, config: Config) -> Collector:
     )
 
 
-def measure(job: Job, name: str) -> list[Rollout]:
+def measure(work: Work, name: str) -> list[Rollout]:
     """Held-out rollouts at every level, kept in eval/NAME.jsonl; whole chunks are not redone."""
-    config, collector = job.config, job.collector
-    held_out = job.system.tasks.split("heldout")[: config.eval.tasks]
-    jobs = eval_jobs(held_out, job.ladder, config.eval.samples, config.eval.seed)
-    file = RolloutFile(job.run.path / "eval" / f"{name}.jsonl")
+    config, collector = work.config, work.collector
+    held_out = work.system.tasks.split("heldout")[: config.eval.tasks]
+    jobs = eval_jobs(held_out, work.ladder, config.eval.samples, config.eval.seed)
+    file = RolloutFile(work.run.path / "eval" / f"{name}.jsonl")
     size = 4 * config.rollout.concurrency
     done = file.keep(lambda n: n // size * size if n < len(jobs) else len(jobs))
     with Progress(f"measuring {name}", len(jobs), done) as progress:
         for start in range(done, len(jobs), size):
             rollouts = collector.collect(jobs[start : start + size], lambda _: progress.advance())
-            file.append([price_rollout(r, job.cost_model) for r in rollouts])
-            job.run.touch()
+            file.append([price_rollout(r, work.cost_model) for r in rollouts])
+            work.run.touch()
     return file.read()
 
 
-def fit_lambdas(job: Job, base: Sequence[Rollout]) -> FrontierFit:
+def fit_lambdas(work: Work, base: Sequence[Rollout]) -> FrontierFit:
     """lambda per level from the base frontier, frozen in lambdas.json for the rest of the run."""
-    path = job.run.path / "lambdas.json"
+    path = work.run.path / "lambdas.json"
     if path.is_file():
         return FrontierFit.from_json(json.loads(path.read_text()))
     fitted = fit(
         outcomes(base),
-        job.ladder.names,
-        num_bootstrap=job.config.eval.num_bootstrap,
-        seed=job.config.eval.seed,
-        ratio=job.config.effort.min_ratio,
+        work.ladder.names,
+        num_bootstrap=work.config.eval.num_bootstrap,
+        seed=work.config.eval.seed,
+        ratio=work.config.effort.min_ratio,
     )
-    job.run.write_json("lambdas.json", fitted.to_json())
+    work.run.write_json("lambdas.json", fitted.to_json())
     return fitted
 
 
@@ -185,25 +185,25 @@ def resume_training(system: LocalSystem, config: Config, run: RunDirectory) -> J
     return metrics
 
 
-def learn(job: Job) -> None:
+def learn(work: Work) -> None:
     """The training loop, from the newest checkpoint to the last step."""
-    config, run, ladder = job.config, job.run, job.ladder
-    trainer, sizes = job.system.trainer, config.rollout
-    tasks = job.system.tasks.split("train")
-    metrics = resume_training(job.system, config, run)
+    config, run, ladder = work.config, work.run, work.ladder
+    trainer, sizes = work.system.trainer, config.rollout
+    tasks = work.system.tasks.split("train")
+    metrics = resume_training(work.system, config, run)
     if due(config, trainer.step):  # a kill may have come between checkpoint and measurement
-        measure_during(job)
+        measure_during(work)
     file = RolloutFile(run.path / "rollouts.jsonl")
     history = read_rows(metrics.path)
     console = ConsoleTracker(ladder.names, config.train.steps)
 
     def collect(step: int) -> list[Rollout]:
-        return job.collector.collect(
+        return work.collector.collect(
             training_jobs(tasks, ladder, sizes.groups, sizes.group_size, config.run.seed, step)
         )
 
     with Pipeline(
-        job.system.engine,
+        work.system.engine,
         collect,
         first_step=trainer.step,
         last_step=config.train.steps - 1,
@@ -211,7 +211,7 @@ def learn(job: Job) -> None:
     ) as pipeline:
         while trainer.step < config.train.steps:
             sampled, collect_seconds = pipeline.take()
-            rollouts = [price_and_reward(r, job.cost_model, ladder[r.effort]) for r in sampled]
+            rollouts = [price_and_reward(r, work.cost_model, ladder[r.effort]) for r in sampled]
             start = time.perf_counter()
             groups = groups_of(rollouts, sizes.group_size)
             oldest = min((r.version for r in rollouts if r.turns), default=trainer.step)
@@ -231,7 +231,7 @@ def learn(job: Job) -> None:
             console.log(stepped.step, row, {f"{a.kind} {a.effort}": a.message for a in raised})
             save_if_due(trainer, config, run)
             if due(config, stepped.step):
-                pipeline.call(measure_during, job)
+                pipeline.call(measure_during, work)
     metrics.close()
     console.close()
 
@@ -242,14 +242,14 @@ def due(config: Config, step: int) -> bool:
     return bool(every) and 0 < step < config.train.steps and step % every == 0
 
 
-def measure_during(job: Job) -> None:
+def measure_during(work: Work) -> None:
     """The frontier on the way: eval/step-N.jsonl and its points in eval/during.json."""
-    step = job.system.trainer.step
-    rollouts = measure(job, f"step-{step}")
-    path = job.run.path / "eval" / "during.json"
+    step = work.system.trainer.step
+    rollouts = measure(work, f"step-{step}")
+    path = work.run.path / "eval" / "during.json"
     known = json.loads(path.read_text()) if path.is_file() else {}
-    measured = points(rollouts, job.ladder, num_bootstrap=job.config.eval.num_bootstrap)
-    job.run.write_json("eval/during.json", {**known, str(step): [asdict(p) for p in measured]})
+    measured = points(rollouts, work.ladder, num_bootstrap=work.config.eval.num_bootstrap)
+    work.run.write_json("eval/during.json", {**known, str(step): [asdict(p) for p in measured]})
 
 
 def save_if_due(trainer: LocalTrainer, config: Config, run: RunDirectory) -> None:
@@ -262,26 +262,26 @@ def save_if_due(trainer: LocalTrainer, config: Config, run: RunDirectory) -> Non
 
 
 def write_frontier(
-    job: Job,
+    work: Work,
     base: Sequence[Rollout],
     final: Sequence[Rollout] | None,
     fitted: FrontierFit | None,
 ) -> None:
     """frontier.json: everything the report and `report --json` say."""
-    path = job.run.path / "metrics.jsonl"
+    path = work.run.path / "metrics.jsonl"
     rows = read_rows(path) if path.is_file() else []
     tree = frontier_json(
-        job.ladder,
+        work.ladder,
         base,
         final,
         fit=fitted,
-        alarms=[a.to_json() for a in alarms(rows, job.ladder.names)],
-        wall_seconds=job.run.wall_seconds,
-        seed=job.config.run.seed,
-        config_hash=config_hash(job.config),
-        num_bootstrap=job.config.eval.num_bootstrap,
+        alarms=[a.to_json() for a in alarms(rows, work.ladder.names)],
+        wall_seconds=work.run.wall_seconds,
+        seed=work.config.run.seed,
+        config_hash=config_hash(work.config),
+        num_bootstrap=work.config.eval.num_bootstrap,
     )
-    during = job.run.path / "eval" / "during.json"
+    during = work.run.path / "eval" / "during.json"
     if during.is_file():
         tree["points"]["during"] = json.loads(during.read_text())
-    job.run.write_json("frontier.json", tree)
+    work.run.write_json("frontier.json", tree)

@@ -55,3 +55,12 @@ def test_compare_and_plan_read_a_finished_run(
     assert noise["run"] > 0.0
     loss = printed(capsys, "lint", "S - lam * C", "--rollouts", run)["stored"]
     assert loss["largest"] == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [["nan"], ["0.03", "--tasks", "0", "--runs", "1"], ["0.03", "--seed-sd", "-1"],
+     ["0.03", "--from", "no-run"]],
+)  # fmt: skip
+def test_a_plan_of_impossible_numbers_is_refused(wrong: list[str]) -> None:
+    assert main(["frontier", "plan", *wrong]) == 2

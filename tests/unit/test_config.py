@@ -247,3 +247,9 @@ def docs_tool() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.parametrize("key", ["top_k", "group_size"])
+def test_what_would_train_nothing_is_refused_but_can_be_measured(key: str) -> None:
+    assert f"rollout.{key} = 1" in refusal({"rollout": {key: 1}})
+    build({"rollout": {key: 1}, "train": {"steps": 0}}, "recipe.toml")

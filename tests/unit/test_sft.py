@@ -79,3 +79,14 @@ def test_training_goes_on_where_it_was_killed(
     assert not (tmp_path / "killed" / "training.pt").exists()
     (recorded,) = json.loads((tmp_path / "whole" / "recipe.json").read_text())["passes"]
     assert recorded["num_tokens"][0] > 0
+
+
+def test_a_model_with_an_unknown_recipe_is_refused_before_training(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert sft.earlier_passes(str(tmp_path)) == []
+    (tmp_path / "recipe.json").write_text('{"passes": [{"seed": 0}]}')
+    assert sft.earlier_passes(str(tmp_path)) == [{"seed": 0}]
+    for text in ("{}", "[]", "{", '{"passes": 1}'):
+        (tmp_path / "recipe.json").write_text(text)
+        with pytest.raises(UserError, match=r"recipe.json: no list of passes"):
+            sft.earlier_passes(str(tmp_path))

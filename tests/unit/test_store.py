@@ -30,6 +30,15 @@ def test_a_torn_line_and_surplus_lines_are_cut(tmp_path: Path) -> None:
     assert file.read() == [rollout(n) for n in range(4)]
 
 
+def test_reading_leaves_out_a_torn_last_line_and_makes_no_folder(tmp_path: Path) -> None:
+    file = RolloutFile(tmp_path / "r.jsonl")
+    file.append([rollout(n) for n in range(2)])
+    file.path.write_bytes(file.path.read_bytes()[:-9])
+    assert file.read() == [rollout(0)]
+    assert RolloutFile(tmp_path / "none" / "r.jsonl").read() == []
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     file = RolloutFile(tmp_path / "r.jsonl")
     file.append([rollout(0)])

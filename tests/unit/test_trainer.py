@@ -206,3 +206,13 @@ def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
         trainer.train_step([broken])
     assert all(torch.equal(v, model.state_dict()[k]) for k, v in before.items())
     assert trainer.step == 0
+
+
+def test_a_batch_without_a_choice_is_refused_and_changes_nothing() -> None:
+    trainer = LocalTrainer(tiny_model(), AlgoSection(), TrainSection(), 1.0)
+    before = trainer.weights()
+    forced = [Sample((5, 6, 7), (False,) * 3, (0.0,) * 3, 1.0, "low", 0)]
+    with pytest.raises(UserError, match=r"step 1: no sampled token had an alternative.*top_k"):
+        trainer.train_step(forced)
+    assert all(torch.equal(before[k], v) for k, v in trainer.weights().items())
+    assert trainer.step == 0

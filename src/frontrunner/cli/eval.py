@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     from frontrunner.cli.train import default_directory
     from frontrunner.config import load
     from frontrunner.evals.frontier import points
-    from frontrunner.run import measure, open_job
+    from frontrunner.run import measure, open_work
 
     source = Path(args.recipe)
     overrides = list(args.overrides)
@@ -28,9 +28,9 @@ def run(args: argparse.Namespace) -> int:
         overrides.append(f"model.path={json.dumps(args.model)}")
     config = load(source / "config.json" if source.is_dir() else source, overrides)
     out = args.out or Path(default_directory(Path(f"eval-{source.stem}")))
-    with open_job(config, out, resume=args.resume) as job:
-        rollouts = measure(job, "base")
-        ladder = job.ladder
+    with open_work(config, out, resume=args.resume) as work:
+        rollouts = measure(work, "base")
+        ladder = work.ladder
     measured = points(rollouts, ladder, num_bootstrap=config.eval.num_bootstrap)
     if args.json:
         from dataclasses import asdict

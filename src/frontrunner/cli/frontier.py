@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,6 +132,10 @@ def _plan(args: argparse.Namespace) -> tuple[Any, list[str]]:
         raise UserError("delta must not be 0, counts must be 1 or more, 0 < --power < 1")
     if (args.tasks is None) != (args.runs is None):
         raise UserError("--tasks and --runs go together")
+    if args.tasks is not None and min(args.tasks, args.runs) < 1:
+        raise UserError("--tasks and --runs must be 1 or more")
+    if not math.isfinite(args.delta) or not 0.0 <= (args.seed_sd or 0.0) < math.inf:
+        raise UserError("delta must be a finite number, and --seed-sd one of 0 or more")
     noise = _noise(args)
     data: dict[str, Any] = {"delta": args.delta, "noise": asdict(noise), "designs": []}
     lines = [
@@ -166,6 +171,8 @@ def _noise(args: argparse.Namespace) -> Noise:
     seed = Noise().seed if args.seed_sd is None else args.seed_sd
     if args.source is None:
         return Noise(seed=seed)
+    if not (args.source / "frontier.json").is_file():
+        raise UserError(f"{args.source}: not a run directory with a frontier.json")
     stored = json.loads((args.source / "frontier.json").read_text(encoding="utf-8"))
     sides = [_rollouts(args.source, kind) for kind in ("base", "final")]
     found = []

@@ -211,6 +211,8 @@ def _materialise(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     if args.sample is not None and args.sample < 1:
         raise UserError("--sample must be at least 1")
+    if args.jobs < 1:
+        raise UserError("--jobs must be at least 1")
     start = time.monotonic()
     foreign = task_formats.read(args.set)
     if foreign is not None:

@@ -46,16 +46,17 @@ class RolloutFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
 
     def read(self) -> list[Rollout]:
+        """All rollouts; a last line without its end, as a kill leaves it, is no rollout yet."""
         rollouts: list[Rollout] = []
-        if not self.path.exists():
-            return rollouts
-        for number, line in enumerate(self.path.read_bytes().splitlines(), 1):
+        lines = self._lines()
+        for number, line in enumerate(lines, 1):
             try:
                 rollouts.append(load(Rollout, line))
             except ValueError:
+                if number == len(lines) and not line.endswith(b"\n"):
+                    break
                 raise UserError(
                     f"{self.path}, line {number}: not a rollout; the file was changed by hand, "
                     "delete it to have it made again"
@@ -64,16 +65,26 @@ class RolloutFile:
 
     def keep(self, how_many: Callable[[int], int]) -> int:
         """Cut the file to its first `how_many(number of complete lines)` lines; returns that."""
-        lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
+        lines = self._lines()
         whole = [line for line in lines if line.endswith(b"\n")]
         number = min(how_many(len(whole)), len(whole))
         if number < len(lines):
-            write_atomically(self.path, b"".join(whole[:number]).decode())
+            try:
+                text = b"".join(whole[:number]).decode()
+            except UnicodeDecodeError:
+                raise UserError(
+                    f"{self.path}: not a file of rollouts; delete it to have it made again"
+                ) from None
+            write_atomically(self.path, text)
         return number
+
+    def _lines(self) -> list[bytes]:
+        return self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
 
     def append(self, rollouts: Sequence[Rollout]) -> None:
         text = "".join(dump(r) + "\n" for r in rollouts)
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()

@@ -29,7 +29,7 @@ from frontrunner.envs import expert
 from frontrunner.envs.chat import ChatFormat
 from frontrunner.envs.corpus import CorpusFunction, collect
 from frontrunner.errors import UserError
-from frontrunner.train.model import load_policy
+from frontrunner.train.model import load_policy, resolve
 
 SAVE_EVERY = 200
 """Steps between saves of a training in progress."""
@@ -333,9 +333,27 @@ def _fresh_model(config: SftConfig, stop_token_id: int) -> Any:
     )
 
 
+def earlier_passes(init: str) -> list[Any]:
+    """The passes that made the model folder `init`, as its recipe.json tells; none without one."""
+    path = resolve(init) / "recipe.json" if init else None
+    if path is None or not path.is_file():
+        return []
+    try:
+        passes = json.loads(path.read_bytes())["passes"]
+    except (ValueError, KeyError, TypeError):
+        passes = None
+    if not isinstance(passes, list):
+        raise UserError(
+            f"{path}: no list of passes in it, so it is no recipe of `frontrunner sft`; "
+            "remove or rename it to continue from this model without its history"
+        )
+    return passes
+
+
 def train_base(config: SftConfig, out: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """Corpus, tokenizer, data and training; writes a Hugging Face model folder to `out`."""
     torch.manual_seed(config.seed)
+    earlier = earlier_passes(config.init)
     say("collecting functions")
     corpus = collect(config.packages, config.held_out)
     say(f"{len(corpus)} distinct functions")
@@ -370,8 +388,6 @@ def train_base(config: SftConfig, out: Path, say: Callable[[str], None]) -> dict
         "torch": torch.__version__,
         "sha256": hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest(),
     }
-    earlier = Path(config.init) / "recipe.json" if config.init else None
-    passes = json.loads(earlier.read_text())["passes"] if earlier and earlier.is_file() else []
-    (out / "recipe.json").write_text(json.dumps({"passes": [*passes, summary]}, indent=1) + "\n")
+    (out / "recipe.json").write_text(json.dumps({"passes": [*earlier, summary]}, indent=1) + "\n")
     saved.unlink(missing_ok=True)
     return summary

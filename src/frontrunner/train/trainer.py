@@ -88,6 +88,12 @@ class LocalTrainer:
                 f"step {self.step + 1}: no rollout could be graded (see the reasons in "
                 "rollouts.jsonl); put the sandbox right and continue with --resume"
             )
+        if not any(any(s.loss_mask[1:]) for s in samples):
+            raise UserError(
+                f"step {self.step + 1}: no sampled token had an alternative, so there is nothing "
+                "to learn; start a new run with larger rollout.top_k and rollout.top_p, and a "
+                "smaller rollout.min_p"
+            )
         device = self._parameters[0].device
         constant = self._constant(samples)
         totals: dict[str, float] = {"loss": 0.0}

@@ -202,7 +202,8 @@ def _static_findings(tree: Path, base: dict[str, str], judged: Effective) -> lis
             continue
         before = base.get(path)
         if before is None and (tree / path).is_file():
-            before = (tree / path).read_text(encoding="utf-8")
+            # Packages may have sources in other encodings; what is looked for is ASCII.
+            before = (tree / path).read_text(encoding="utf-8", errors="replace")
         found += tamper.findings(before, text)
     return found
 
