@@ -14,7 +14,6 @@ evaluation chunks and checkpoints count, the rest is made again from the same se
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -40,7 +39,7 @@ from frontrunner.rollout.collector import Collector
 from frontrunner.rollout.pipeline import Pipeline
 from frontrunner.rollout.samples import groups_of, samples_of
 from frontrunner.rollout.schedule import eval_jobs, training_jobs
-from frontrunner.rollout.store import RolloutFile, RunDirectory
+from frontrunner.rollout.store import RolloutFile, RunDirectory, read_json
 from frontrunner.train import checkpoint
 from frontrunner.train.trainer import LocalTrainer
 from frontrunner.types import Rollout
@@ -158,7 +157,7 @@ def fit_lambdas(work: Work, base: Sequence[Rollout]) -> FrontierFit:
     """lambda per level from the base frontier, frozen in lambdas.json for the rest of the run."""
     path = work.run.path / "lambdas.json"
     if path.is_file():
-        return FrontierFit.from_json(json.loads(path.read_text()))
+        return FrontierFit.from_json(read_json(path, "levels", "explanations"))
     fitted = fit(
         outcomes(base),
         work.ladder.names,
@@ -247,7 +246,7 @@ def measure_during(work: Work) -> None:
     step = work.system.trainer.step
     rollouts = measure(work, f"step-{step}")
     path = work.run.path / "eval" / "during.json"
-    known = json.loads(path.read_text()) if path.is_file() else {}
+    known = read_json(path) if path.is_file() else {}
     measured = points(rollouts, work.ladder, num_bootstrap=work.config.eval.num_bootstrap)
     work.run.write_json("eval/during.json", {**known, str(step): [asdict(p) for p in measured]})
 
@@ -283,5 +282,5 @@ def write_frontier(
     )
     during = work.run.path / "eval" / "during.json"
     if during.is_file():
-        tree["points"]["during"] = json.loads(during.read_text())
+        tree["points"]["during"] = read_json(during)
     work.run.write_json("frontier.json", tree)

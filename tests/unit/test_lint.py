@@ -64,3 +64,15 @@ def test_the_loss_on_stored_rollouts_is_nothing_for_the_linear_reward_only() -> 
     assert found.largest == pytest.approx(0.25) and found.num_tasks == 40
     with pytest.raises(UserError, match="two rollouts"):
         stored_loss(parse_reward("S"), rollouts[:4], prices)
+
+
+@pytest.mark.parametrize("text", ["S ** 9 ** 9 ** 9", "S - 1 / 0 * C"])
+def test_a_reward_without_a_value_is_refused_at_once(text: str) -> None:
+    with pytest.raises(UserError, match="has no value"):
+        lint(parse_reward(text), COSTS, TASKS)
+
+
+@pytest.mark.parametrize("text", ["S - 'a'", "S - True", "S - 1e999", "S - " + "9" * 400])
+def test_only_numbers_are_constants(text: str) -> None:
+    with pytest.raises(UserError, match="may use numbers"):
+        parse_reward(text)

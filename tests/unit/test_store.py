@@ -6,7 +6,7 @@ import pytest
 
 from frontrunner.config import Config
 from frontrunner.errors import UserError
-from frontrunner.rollout.store import RolloutFile, RunDirectory
+from frontrunner.rollout.store import RolloutFile, RunDirectory, read_json
 from frontrunner.types import Rollout, Verdict
 
 
@@ -79,3 +79,13 @@ def test_a_start_that_was_killed_early_can_start_again(tmp_path: Path) -> None:
     (tmp_path / ".config.json.77").write_text("{")
     RunDirectory.open(tmp_path, Config(), INPUTS, resume=False)
     assert (tmp_path / "config.json").is_file()
+
+
+@pytest.mark.parametrize("content", [b"[1]", b"{", b"\xff", b'{"a": 1}'])
+def test_a_damaged_json_file_is_named_with_what_it_should_hold(
+    tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "run.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"run.json: damaged.*inputs"):
+        read_json(path, "inputs")

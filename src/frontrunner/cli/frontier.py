@@ -84,12 +84,13 @@ def _fit(args: argparse.Namespace) -> tuple[Any, list[str]]:
 def _compare(args: argparse.Namespace) -> tuple[Any, list[str]]:
     from frontrunner.effort.ladder import Ladder
     from frontrunner.evals.frontier_metrics import frontier_metrics
+    from frontrunner.rollout.store import read_json
 
     config = _config(args.run)
     stored = args.run / "frontier.json"
     if config is None or not stored.is_file():
         raise UserError(f"{args.run}: not a run directory with a frontier.json")
-    levels = json.loads(stored.read_text(encoding="utf-8"))["levels"]
+    levels = read_json(stored, "levels")["levels"]
     if any(level["lambda"] is None for level in levels):
         raise UserError(f"{args.run}: lambda is not fitted yet; finish the run first")
     names = [level["name"] for level in levels]
@@ -167,13 +168,14 @@ def _plan(args: argparse.Namespace) -> tuple[Any, list[str]]:
 def _noise(args: argparse.Namespace) -> Noise:
     """Of a stored run, at the level where it is largest, or the default."""
     from frontrunner.evals.planner import Noise, noise_of
+    from frontrunner.rollout.store import read_json
 
     seed = Noise().seed if args.seed_sd is None else args.seed_sd
     if args.source is None:
         return Noise(seed=seed)
     if not (args.source / "frontier.json").is_file():
         raise UserError(f"{args.source}: not a run directory with a frontier.json")
-    stored = json.loads((args.source / "frontier.json").read_text(encoding="utf-8"))
+    stored = read_json(args.source / "frontier.json", "levels")
     sides = [_rollouts(args.source, kind) for kind in ("base", "final")]
     found = []
     for level in stored["levels"]:
@@ -249,7 +251,10 @@ def _rollouts(source: Path, kind: str = "base") -> list[Rollout]:
     file = source / "eval" / f"{kind}.jsonl" if source.is_dir() else source
     if not file.is_file():
         raise UserError(f"{file}: no rollouts there; measure a model first: frontrunner eval")
-    return list(RolloutFile(file).read())
+    rollouts = list(RolloutFile(file).read())
+    if not rollouts:
+        raise UserError(f"{file}: no whole rollout in it; measure a model first: frontrunner eval")
+    return rollouts
 
 
 def _config(source: Path) -> Config | None:

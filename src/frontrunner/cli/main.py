@@ -55,7 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(overview())
+        try:
+            print(overview(), flush=True)
+        except BrokenPipeError:
+            return _quiet_pipe()
         return 0
     verb, *rest = arguments
     if verb == "--version":

@@ -24,6 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.out.exists() and not args.out.is_dir():
+        raise UserError(f"--out {args.out}: is a file; name a folder")
+    if args.threads < 0:
+        raise UserError(f"--threads {args.threads}: expected 1 or more, or 0 for all cores")
     there = args.out.exists() and any(args.out.iterdir())
     if there and (args.out / "recipe.json").is_file():
         raise UserError(f"{args.out}: a finished model; choose another folder with --out")
@@ -64,9 +68,14 @@ def _config(overrides: list[str]) -> SftConfig:
             raise UserError(f"{key}: no such field; one of: {', '.join(tree)}")
         tree[key] = value
     try:
-        return TypeAdapter(SftConfig).validate_python(tree)
+        config = TypeAdapter(SftConfig).validate_python(tree)
     except ValidationError as error:
         problem = error.errors()[0]
         raise UserError(
             f"{'.'.join(map(str, problem['loc']))}: {problem['msg']} (got {problem['input']!r})"
         ) from None
+    for key, part in (("hidden_size", "num_heads"), ("num_heads", "num_kv_heads")):
+        whole, divisor = getattr(config, key), getattr(config, part)
+        if divisor < 1 or whole < 1 or whole % divisor:
+            raise UserError(f"{key} = {whole}: expected a multiple of {part} ({divisor})")
+    return config

@@ -36,6 +36,17 @@ _NODES = (
 )
 
 
+_LARGEST = 1e300
+
+
+class _Floats(ast.NodeTransformer):
+    """Numbers as floats: powers of whole numbers can take for ever, those of floats overflow."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
+        assert isinstance(node.value, (int, float))
+        return ast.copy_location(ast.Constant(float(node.value)), node)
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One equally likely outcome of a behaviour."""
@@ -85,17 +96,23 @@ def parse_reward(text: str) -> Reward:
             legal = node.id in NAMES or node.id in FUNCTIONS
         if isinstance(node, ast.Call):
             legal = isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS
+        if isinstance(node, ast.Constant):
+            number = node.value
+            legal = type(number) in (int, float) and -_LARGEST < number < _LARGEST  # type: ignore
         if not legal:
             raise UserError(
                 f"The reward {text!r} uses {ast.unparse(node)!r}; it may use numbers, "
                 f"{', '.join(NAMES)} and {', '.join(FUNCTIONS)}."
             )
-    code = compile(tree, "<reward>", "eval")
+    code = compile(_Floats().visit(tree), "<reward>", "eval")
 
     def reward(values: Mapping[str, Floats | float]) -> Floats:
         shape = np.broadcast_shapes(*(np.shape(v) for v in values.values()))
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = eval(code, {"__builtins__": {}, **FUNCTIONS}, dict(values))
+            try:
+                found = eval(code, {"__builtins__": {}, **FUNCTIONS}, dict(values))
+            except ArithmeticError as error:
+                raise UserError(f"The reward {text!r} has no value: {error}.") from None
         return np.broadcast_to(np.asarray(found, dtype=np.float64), shape)
 
     return reward

@@ -12,12 +12,12 @@ While a run has no final measurement, `final` and the deltas are null.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from frontrunner.errors import UserError
+from frontrunner.rollout import store
 
 _RUN_KEYS = ("wall_seconds", "seed", "config_hash")
 _LEVEL_KEYS = (
@@ -53,13 +53,7 @@ def read_json(run_dir: Path, name: str) -> dict[str, Any]:
         raise UserError(
             f"{name} is missing in {run_dir}; it is written once the base frontier is measured."
         )
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path} is not valid JSON: {error.msg} (line {error.lineno}).") from None
-    if not isinstance(data, dict):
-        raise UserError(f"{path} must hold a JSON object.")
-    return data
+    return store.read_json(path)
 
 
 def headline(data: Mapping[str, Any]) -> str:

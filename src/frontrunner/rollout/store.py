@@ -35,6 +35,23 @@ def write_atomically(path: Path, text: str) -> None:
         raise UserError(f"{path}: cannot be written ({error.strerror}); free some space") from error
 
 
+def read_json(path: Path, *keys: str) -> dict[str, Any]:
+    """A JSON object that holds `keys`. Raises `UserError` if it is missing or anything else."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    try:
+        tree = json.loads(path.read_bytes())
+    except ValueError:  # no JSON, or no text
+        tree = None
+    if not isinstance(tree, dict) or not tree.keys() >= set(keys):
+        wanted = f" with {', '.join(keys)}" if keys else ""
+        raise UserError(
+            f"{path}: damaged, a JSON object{wanted} was expected; put it back from a copy, or "
+            "delete the run and start it again"
+        )
+    return tree
+
+
 _FREE_OF_BASE = (
     "eval.base_run", "eval.every", "rollout.groups", "rollout.group_size", "env.workers"
 )  # fmt: skip
@@ -138,7 +155,7 @@ class RunDirectory:
             lock.close()
             raise UserError(f"{path}: another process is working on this run") from None
         if resume:
-            known = json.loads((path / "run.json").read_text())
+            known = read_json(path / "run.json", "inputs", "wall_seconds")
             changed = [k for k, v in inputs.items() if known["inputs"].get(k) != v]
             if changed:
                 lock.close()
@@ -171,7 +188,7 @@ class RunDirectory:
     @property
     def inputs(self) -> dict[str, str]:
         """Digests of what the config only names."""
-        known: dict[str, str] = json.loads((self.path / "run.json").read_text())["inputs"]
+        known: dict[str, str] = read_json(self.path / "run.json", "inputs")["inputs"]
         return known
 
     def write_json(self, name: str, tree: Any) -> None:
@@ -189,7 +206,7 @@ class RunDirectory:
                         f"eval.base_run = {other}: {section}.{key} was {a[key]!r} there and is "
                         f"{b[key]!r} here, so its base measurement does not hold"
                     )
-        if json.loads((other / "run.json").read_text())["inputs"] != self.inputs:
+        if read_json(other / "run.json", "inputs")["inputs"] != self.inputs:
             raise UserError(
                 f"eval.base_run = {other}: model, tasks or prices changed since it was measured"
             )
