@@ -65,6 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--jobs", type=int, default=jobs, help="runs at a time (%(default)s)")
     check.add_argument("--json", action="store_true")
 
+    difficulty = verbs.add_parser("difficulty", help="how hard a run's tasks are for its policy")
+    difficulty.add_argument("run", type=Path, metavar="RUN")
+    difficulty.add_argument("--json", action="store_true")
+
     task_formats.add_arguments(verbs)
 
 
@@ -75,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
         "show": _show,
         "materialise": _materialise,
         "check": _check,
+        "difficulty": _difficulty,
         "import": task_formats.run_import,
         "export": task_formats.run_export,
     }
@@ -271,6 +276,25 @@ def _check_local(args: argparse.Namespace) -> dict[str, str]:
     chosen = _sampled(tasks.tasks, args.sample)
     with LocalSandbox(tasks.trees(), num_workers=args.jobs) as sandbox:
         return check_tasks(tasks, chosen, sandbox, args.jobs)
+
+
+def _difficulty(args: argparse.Namespace) -> int:
+    from frontrunner.rollout.difficulty import posteriors
+    from frontrunner.rollout.store import RolloutFile
+
+    path = args.run / "rollouts.jsonl"
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; give the directory of a run that has trained")
+    rollouts = RolloutFile(path).read()
+    known = posteriors(rollouts, max((r.version for r in rollouts if r.turns), default=0))
+    for (task, effort), found in sorted(known.items(), key=lambda row: row[1].mean):
+        low, high = found.interval()
+        if args.json:
+            facts = {"task": task, "effort": effort, "mean": found.mean, "low": low, "high": high}
+            print(json.dumps({**facts, "alpha": found.alpha, "beta": found.beta}))
+        else:
+            print(f"{task:28} {effort:10} {found.mean:.2f} [{low:.2f}, {high:.2f}]")
+    return 0
 
 
 def _sampled(tasks: Sequence[T], number: int | None) -> Sequence[T]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from frontrunner.envs.mutations import functions
 
 BACKUPS = (".orig", ".rej", ".bak", ".swp", ".diff", ".patch", "~")
-ARCHIVES = (".whl", ".egg", ".zip", ".gz", ".bz2", ".xz", ".tar")
+ARCHIVES = (".whl", ".egg", ".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 CONTROL = (".git", ".hg", ".svn", ".bzr")
 MIN_COPY_LINES = 4
 """Shorter functions are idioms, not copies."""
