@@ -80,6 +80,8 @@ class EnvSection(Section):
 
     tasks: str = "quickstart"
     """Name of a shipped task set or path of a manifest."""
+    sampling: Literal["uniform", "difficulty"] = "uniform"
+    """Training tasks: each once per epoch, or by the variance of their success so far."""
     workers: int = Field(0, ge=0)
     """Sandbox workers; 0: one per core."""
     test_timeout: float = Field(10.0, gt=0)

@@ -36,6 +36,7 @@ from frontrunner.report.html import write_report
 from frontrunner.report.tracker import JsonlTracker, read_rows
 from frontrunner.rollout.agent import system_prompt
 from frontrunner.rollout.collector import Collector
+from frontrunner.rollout.difficulty import posteriors
 from frontrunner.rollout.pipeline import Pipeline
 from frontrunner.rollout.samples import groups_of, samples_of
 from frontrunner.rollout.schedule import eval_jobs, training_jobs
@@ -196,9 +197,17 @@ def learn(work: Work) -> None:
     history = read_rows(metrics.path)
     console = ConsoleTracker(ladder.names, config.train.steps)
 
+    by_difficulty = config.env.sampling == "difficulty"
+    seen = file.read() if by_difficulty else []
+
     def collect(step: int) -> list[Rollout]:
+        # What is surely known by then, however far collection runs ahead.
+        version = max(0, step - config.train.max_staleness)
+        usable = seen[: version * sizes.groups * sizes.group_size]
+        known = posteriors(usable, version) if by_difficulty else None
+        seed = config.run.seed
         return work.collector.collect(
-            training_jobs(tasks, ladder, sizes.groups, sizes.group_size, config.run.seed, step)
+            training_jobs(tasks, ladder, sizes.groups, sizes.group_size, seed, step, known)
         )
 
     with Pipeline(
@@ -215,6 +224,7 @@ def learn(work: Work) -> None:
             groups = groups_of(rollouts, sizes.group_size)
             oldest = min((r.version for r in rollouts if r.turns), default=trainer.step)
             stepped = trainer.train_step(samples_of(groups, config.algo.baseline))
+            seen.extend(rollouts if by_difficulty else ())
             pipeline.publish(trainer.weights(), stepped.version)
             row = {
                 **effort_metrics(rollouts, ladder),

@@ -29,7 +29,7 @@ class EffortLevel:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A single-site source change, by coordinates in the pristine file (no source text is kept).
+    """A source change, by coordinates in the pristine file (no source text is kept).
 
     `Mutation("comparison", 12, 11, 12, 12, "<=")` replaces one character on line 12.
     """
@@ -43,6 +43,8 @@ class Mutation:
     end_col: int
     after: str
     """The text that replaces the span."""
+    more: tuple[Mutation, ...] = ()
+    """Further changes of the same file, in source order, none of which overlaps another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,13 @@ class Task:
     """What a user would have written."""
     test_seconds: float
     """Reference duration of one run of the selected tests; prices the test tool."""
+    hidden: bool = False
+    """Whether the agent's test tool leaves `fail_to_pass` out; grading never does."""
+
+    @property
+    def shown_tests(self) -> tuple[str, ...]:
+        """What the agent's test tool runs."""
+        return self.pass_to_pass if self.hidden else self.fail_to_pass + self.pass_to_pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from frontrunner.envs.build import Progress
+    from frontrunner.envs.validation import Options
 
 T = TypeVar("T")
 DEFAULT_SET = "quickstart"
@@ -29,8 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     build = verbs.add_parser("build", help="make a task set from installed packages")
     build.add_argument("packages", nargs="*", metavar="PACKAGE", help="default: the shipped set's")
-    build.add_argument("--out", type=Path, default=Path("tasks.jsonl"), help="manifest to write")
-    build.add_argument("--jobs", type=int, default=jobs, help="runs at a time (%(default)s)")
+    build.add_argument(
+        "--out", type=Path, default=Path("tasks.jsonl"), help="manifest, or folder for one"
+    )
+    build.add_argument(
+        "--jobs", "--workers", type=int, default=jobs, help="runs at a time (%(default)s)"
+    )
+    build.add_argument("--kinds", default="single", help="of single,combined,removed")
+    build.add_argument("--per-function", type=int, default=6, help="tasks at most (%(default)s)")
+    build.add_argument("--symptom-only", action="store_true", help="name no failing test")
+    build.add_argument("--hidden", action="store_true", help="failing tests only when graded")
+    build.add_argument("--against", metavar="SET", help="no near-duplicate of its functions")
     build.add_argument("--train", type=int, default=720, help="tasks for training (%(default)s)")
     build.add_argument("--heldout", type=int, default=260, help="held-out tasks (%(default)s)")
     build.add_argument("--seed", type=int, default=0, help="of the split (%(default)s)")
@@ -55,6 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--jobs", type=int, default=jobs, help="runs at a time (%(default)s)")
     check.add_argument("--json", action="store_true")
 
+    difficulty = verbs.add_parser("difficulty", help="how hard a run's tasks are for its policy")
+    difficulty.add_argument("run", type=Path, metavar="RUN")
+    difficulty.add_argument("--json", action="store_true")
+
     task_formats.add_arguments(verbs)
 
 
@@ -65,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
         "show": _show,
         "materialise": _materialise,
         "check": _check,
+        "difficulty": _difficulty,
         "import": task_formats.run_import,
         "export": task_formats.run_export,
     }
@@ -78,24 +93,41 @@ def _build(args: argparse.Namespace) -> int:
     names = args.packages or [source.name for source in packages.SOURCES]
     if args.jobs < 1 or args.train < 0 or args.heldout < 0 or args.train + args.heldout == 0:
         raise UserError("--jobs must be at least 1, and --train or --heldout above 0")
+    options = _options(args)
+    against = taskset.load(args.against) if args.against else None
+    out = args.out if args.out.suffix == ".jsonl" else args.out / "tasks.jsonl"
     start = time.monotonic()
     trees = {packages.materialise(name): packages.libraries(name) for name in names}
     with LocalSandbox(trees, num_workers=args.jobs) as sandbox, _Console() as console:
-        builder = build.Builder(sandbox, args.jobs, args.seed, console.show)
+        builder = build.Builder(sandbox, args.jobs, args.seed, console.show, options, against)
         header, tasks = builder.build(names, args.train, args.heldout)
     if not tasks:
         raise UserError(f"no valid task found in {', '.join(names)}; try other packages")
-    taskset.save(args.out, header, tasks)
+    taskset.save(out, header, tasks)
+    seconds = round(time.monotonic() - start, 1)
+    facts = {"seconds": seconds, "total": header.yields, "packages": builder.detail}
+    (out.parent / "yield.json").write_text(json.dumps(facts, indent=1) + "\n")
     _print_yields(header.yields)
     splits = Counter(task.split for task in tasks)
     print(
-        f"{args.out}: {splits['train']} train and {splits['heldout']} held-out tasks "
-        f"in {time.monotonic() - start:.0f} s"
+        f"{out}: {splits['train']} train and {splits['heldout']} held-out tasks in {seconds:.0f} s"
     )
     short = splits["train"] < args.train or splits["heldout"] < args.heldout
     if short:
         print("fewer than asked for: the packages have no more", file=sys.stderr)
     return int(short)
+
+
+def _options(args: argparse.Namespace) -> Options:
+    from frontrunner.envs.validation import BUILT, Options
+
+    kinds = tuple(args.kinds.split(","))
+    unknown = sorted(set(kinds) - set(BUILT))
+    if unknown:
+        raise UserError(f"--kinds: {', '.join(unknown)} is none of {', '.join(BUILT)}")
+    if args.per_function < 1:
+        raise UserError("--per-function must be at least 1")
+    return Options(kinds, args.per_function, args.symptom_only, args.hidden)
 
 
 class _Console:
@@ -221,15 +253,20 @@ def _check(args: argparse.Namespace) -> int:
         reasons = _check_local(args)
     counts = Counter(reason.partition(":")[0] for reason in reasons.values())
     num_valid, seconds = counts.pop("valid", 0), time.monotonic() - start
-    invalid = {task: reason for task, reason in reasons.items() if reason != "valid"}
+    unchecked = {t: reason for t, reason in reasons.items() if reason.startswith("not checked")}
+    num_unchecked = counts.pop("not checked", 0)
+    num_checked = len(reasons) - num_unchecked
+    invalid = {t: r for t, r in reasons.items() if r != "valid" and t not in unchecked}
     if args.json:
-        facts = {"checked": len(reasons), "valid": num_valid, "seconds": round(seconds, 1)}
-        print(json.dumps({**facts, "reasons": dict(counts), "invalid": invalid}))
+        facts = {"checked": num_checked, "valid": num_valid}
+        times = {"not_checked": num_unchecked, "seconds": round(seconds, 1)}
+        why = {"reasons": dict(counts), "invalid": invalid}
+        print(json.dumps({**facts, **times, **why}))
     else:
-        for task, reason in invalid.items():
+        for task, reason in {**invalid, **unchecked}.items():
             print(f"{task}: {reason}")
-        print(f"{num_valid} of {len(reasons)} tasks are valid ({seconds:.0f} s)")
-    return int(bool(invalid))
+        print(f"{num_valid} of {num_checked} tasks are valid ({seconds:.0f} s)")
+    return int(bool(invalid or unchecked))
 
 
 def _check_local(args: argparse.Namespace) -> dict[str, str]:
@@ -241,6 +278,25 @@ def _check_local(args: argparse.Namespace) -> dict[str, str]:
     chosen = _sampled(tasks.tasks, args.sample)
     with LocalSandbox(tasks.trees(), num_workers=args.jobs) as sandbox:
         return check_tasks(tasks, chosen, sandbox, args.jobs)
+
+
+def _difficulty(args: argparse.Namespace) -> int:
+    from frontrunner.rollout.difficulty import posteriors
+    from frontrunner.rollout.store import RolloutFile
+
+    path = args.run / "rollouts.jsonl"
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; give the directory of a run that has trained")
+    rollouts = RolloutFile(path).read()
+    known = posteriors(rollouts, max((r.version for r in rollouts if r.turns), default=0))
+    for (task, effort), found in sorted(known.items(), key=lambda row: row[1].mean):
+        low, high = found.interval()
+        if args.json:
+            facts = {"task": task, "effort": effort, "mean": found.mean, "low": low, "high": high}
+            print(json.dumps({**facts, "alpha": found.alpha, "beta": found.beta}))
+        else:
+            print(f"{task:28} {effort:10} {found.mean:.2f} [{low:.2f}, {high:.2f}]")
+    return 0
 
 
 def _sampled(tasks: Sequence[T], number: int | None) -> Sequence[T]:

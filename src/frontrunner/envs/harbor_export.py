@@ -21,7 +21,7 @@ from frontrunner.envs import harbor_grade
 from frontrunner.envs.harbor_schema import SCHEMA_VERSION
 from frontrunner.envs.taskset import TaskSet
 from frontrunner.errors import UserError
-from frontrunner.types import Task
+from frontrunner.types import Task, dump
 
 Folder = dict[str, str]
 """Path in the folder -> text."""
@@ -67,7 +67,7 @@ def native_folder(tasks: TaskSet, task: Task) -> Folder:
             "frontrunner": {
                 "source": "frontrunner",
                 "runnable": "local",
-                "task": dataclasses.asdict(task),
+                "task": json.loads(dump(task)),
                 "package": dataclasses.asdict(pin),
             }
         },

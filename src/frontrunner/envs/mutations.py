@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from frontrunner.types import Mutation
 
@@ -215,11 +215,16 @@ def sites(source: str, function: Function) -> list[Mutation]:
 def apply(source: str, mutation: Mutation) -> str:
     """The source with the bug in it."""
     lines = source.encode().splitlines(keepends=True)
-    row = lines[mutation.line - 1]
-    lines[mutation.line - 1] = (
-        row[: mutation.col] + mutation.after.encode() + row[mutation.end_col :]
-    )
+    for site in sorted((mutation, *mutation.more), key=lambda m: (m.line, m.col), reverse=True):
+        head, tail = lines[site.line - 1][: site.col], lines[site.end_line - 1][site.end_col :]
+        lines[site.line - 1 : site.end_line] = [head + site.after.encode() + tail]
     return b"".join(lines).decode()
+
+
+def content(mutation: Mutation) -> list[object]:
+    """What a mutation's address is made of; single sites keep the addresses they always had."""
+    *fields, more = astuple(mutation)
+    return [*fields, more] if more else fields
 
 
 def _shared_tail(a: str, b: str) -> int:

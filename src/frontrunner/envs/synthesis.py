@@ -13,12 +13,13 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from frontrunner.envs.mutations import Function, apply, functions, repair, sites
+from frontrunner.envs.mutations import Function, apply, content, functions, repair, sites
 from frontrunner.envs.reach import Reached, is_test_file
 from frontrunner.envs.tools import EDIT
+from frontrunner.envs.variants import removals
 from frontrunner.envs.workspace import MAX_WIDTH, folded, symbols
 from frontrunner.types import Mutation, Split, Task
 
@@ -101,16 +102,25 @@ def content_id(
     function: str,
     mutation: Mutation,
     tests: Sequence[str],
+    hidden: bool = False,
 ) -> str:
     """Content address of a task: `toolz-3f9c2a71d0b4`."""
-    content = [package, version, path, function, *astuple(mutation), *tests]
-    return f"{package}-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]}"
+    facts = [package, version, path, function, *content(mutation), *tests, *["hidden"] * hidden]
+    return f"{package}-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]}"
 
 
 def task_id(task: Task) -> str:
     """The address that a task must have, whatever its `id` says."""
     tests = task.fail_to_pass + task.pass_to_pass
-    return content_id(task.package, task.version, task.path, task.function, task.mutation, tests)
+    return content_id(
+        task.package,
+        task.version,
+        task.path,
+        task.function,
+        task.mutation,
+        tests,
+        hidden=task.hidden,
+    )
 
 
 def body_key(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
@@ -142,6 +152,8 @@ class Target:
     key: str
     """`body_key` of the pristine function."""
     mutations: tuple[Mutation, ...]
+    removed: tuple[Mutation, ...] = ()
+    """Removed functionality, the whole body first."""
 
 
 def targets(package: str, tree: Path, skip: tuple[str, ...] = ()) -> list[Target]:
@@ -161,7 +173,9 @@ def targets(package: str, tree: Path, skip: tuple[str, ...] = ()) -> list[Target
                 chosen = _candidates(path, text, function)
                 if chosen:
                     key = body_key(function.node)
-                    found.append(Target(package, path, function.qualname, key, tuple(chosen)))
+                    gone = tuple(removals(function))
+                    name = function.qualname
+                    found.append(Target(package, path, name, key, tuple(chosen), gone))
     return found
 
 
@@ -198,7 +212,7 @@ def _candidates(path: str, text: str, function: Function) -> list[Mutation]:
             seen.add(shape)
             by_kind.setdefault(mutation.kind, []).append(mutation)
     for kind, found in by_kind.items():
-        found.sort(key=lambda m: _order(f"{path}/{function.qualname}/{kind}/{astuple(m)}"))
+        found.sort(key=lambda m: _order(f"{path}/{function.qualname}/{kind}/{tuple(content(m))}"))
     rounds = (
         [by_kind[kind][turn] for kind in RAREST_FIRST if turn < len(by_kind.get(kind, ()))]
         for turn in range(MAX_TRIED)

@@ -125,6 +125,8 @@ def manifest_path(name_or_path: str | Path) -> Path:
 def load(name_or_path: str | Path) -> TaskSet:
     """Read and check a manifest, or a folder of Harbor tasks that were written from one: field by
     field, and every id against its content."""
+    if (Path(name_or_path) / "tasks.jsonl").is_file():
+        name_or_path = Path(name_or_path) / "tasks.jsonl"
     if Path(name_or_path).is_dir():
         from frontrunner.envs import harbor  # late: it imports this module
 

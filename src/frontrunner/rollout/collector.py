@@ -185,7 +185,7 @@ class Collector:
         task = job.task
         base = self.tasks.base_files(task)
         tree = self.tasks.tree(task)
-        tests = task.fail_to_pass + task.pass_to_pass
+        tests = task.shown_tests
 
         # An endless loop must not hold up the round: no longer than the task's tests could need.
         limit = max(MIN_TIMEOUT, TIMEOUT_FACTOR * task.test_seconds)
