@@ -38,7 +38,7 @@ def grader(box: LocalSandbox, tree: Path) -> TestGrader:
 
 @pytest.fixture
 def no_static_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tamper, "findings", lambda base, new: [])
+    monkeypatch.setattr(tamper, "findings", lambda *texts: [])
 
 
 def grade_with(grader: TestGrader, code: str) -> Verdict:
@@ -215,7 +215,7 @@ time.sleep(0.1)
 """
     fresh = TestGrader(box, grader._trees, grader._base_files, min_timeout=3.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tamper, "findings", lambda base, new: [])
+        patch.setattr(tamper, "findings", lambda *texts: [])
         verdict = fresh.grade(TASK, {TARGET: code + GOOD})
     assert verdict.reason == "tampering: the report was written to from outside"
 

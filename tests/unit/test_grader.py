@@ -380,3 +380,12 @@ def test_the_version_names_the_settings(tmp_path: Path) -> None:
     plain = TestGrader(box, lambda _: tmp_path, lambda _: {})
     slow = TestGrader(box, lambda _: tmp_path, lambda _: {}, min_timeout=9.0)
     assert plain.version != slow.version
+
+
+def test_a_file_that_is_not_utf8_is_compared_as_well_as_it_can_be(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg/old.py").write_bytes(b"# coding: latin-1\nx = '\xe9'\n")
+    box = ScriptedSandbox({FAIL: "passed", PASS: "passed"})
+    grader = make_grader(box, tmp_path)
+    assert grader.grade(make_task(), {**FIX, "pkg/old.py": "x = 'e'\n"}).value == 1.0
+    assert "import of gc" in grader.grade(make_task(), {"pkg/old.py": "import gc\n"}).reason

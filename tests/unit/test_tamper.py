@@ -71,6 +71,26 @@ from frontrunner.verify import tamper
         ("", "import toolz.utils as u\nu.os.system('x')"),
         ("from .utils import *", "from .utils import *\nsys.modules"),
         ("", "from .utils import *"),
+        ("", "import timeit"),
+        ("", "import pydoc"),
+        ("", "import logging.config"),
+        ("", "from logging import config"),
+        ("import logging", "import logging\nlogging.config.dictConfig(d)"),
+        ("", "import typing\ntyping.get_type_hints(f)"),
+        ("", "from typing import get_type_hints"),
+        ("", "import _pyio"),
+        ("", "import _testcapi"),
+        ("", "x = b'__globals__'.decode()"),
+        ("", "class A(list):\n    def __contains__(self, x): return True"),
+        ("", "class A:\n    def __le__(self, x): return True\n    __ge__ = __le__"),
+        ("", "class A:\n    if 1:\n        def __eq__(self, x): return True"),
+        ("", "class A:\n    __ne__, __eq__ = f, g"),
+        ("", "class A:\n    for __eq__ in (f,): pass"),
+        ("", "class A:\n    from operator import contains as __eq__"),
+        ("", "class A:\n    (__eq__ := f)"),
+        ("", "A.__eq__ = f"),
+        ("", "class M(type):\n    def __eq__(cls, other): return True"),
+        ("", "class A:\n    def __bool__(self): return False"),
         ("", "# coding: utf-7\nx = 1"),
         ("", "\x0c\x0c\x0c\x0c\x0c# coding: utf-7\nx = 1"),
         ("", "#!/usr/bin/python\r# -*- coding: utf_7 -*-\rx = 1"),
@@ -188,3 +208,10 @@ def test_changed_statements_alone_give_what_the_whole_file_gives() -> None:
                 continue
             assert tamper.findings(base, new) == expected
     assert alone > 50
+
+
+def test_what_the_file_without_the_bug_has_may_be_put_back() -> None:
+    pristine = "class A:\n    def __eq__(self, o):\n        return self.x == o.x"
+    assert tamper.findings("class A:\n    pass", pristine)
+    assert tamper.findings("class A:\n    pass", pristine, pristine) == []
+    assert tamper.findings("class A:\n    pass", "import gc\n" + pristine, pristine)

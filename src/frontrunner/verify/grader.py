@@ -29,7 +29,7 @@ from frontrunner.verify.canaries import Canaries, make_canaries
 from frontrunner.verify.seals import make_seals
 from frontrunner.verify.submission import Effective, effective
 
-_RULES = "tests-3"
+_RULES = "tests-4"
 """Changes whenever the same submission could get another verdict."""
 _MAX_NAMED = 3
 _PATIENCE = 2.0
@@ -200,11 +200,10 @@ def _static_findings(tree: Path, base: dict[str, str], judged: Effective) -> lis
     for path, text in judged.files.items():
         if text is None:
             continue
-        before = base.get(path)
-        if before is None and (tree / path).is_file():
-            # Packages may have sources in other encodings; what is looked for is ASCII.
-            before = (tree / path).read_text(encoding="utf-8", errors="replace")
-        found += tamper.findings(before, text)
+        # A file that is not UTF-8 excuses nothing it hides: undecodable bytes name no feature.
+        file = tree / path
+        kept = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
+        found += tamper.findings(base.get(path, kept), text, kept)
     return found
 
 

@@ -9,6 +9,7 @@ such reach. Only what the base file did not already use counts: a package that l
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,23 +24,29 @@ def _words(text: str) -> frozenset[str]:
 
 # Modules that give reach into the test runner, the interpreter, processes, files or the network.
 MODULES = _words(
-    """_ast _ctypes _frozen_importlib _imp _io _posixsubprocess _pytest _socket _thread
-    ast asyncio atexit bdb builtins cffi code codeop concurrent cProfile ctypes dis doctest
-    faulthandler fcntl fileinput ftplib gc glob http imp importlib inspect linecache marshal
-    mmap mock multiprocessing nt opcode os pathlib pdb pickle pkgutil pluggy posix posixpath profile
-    pty pytest resource runpy select selectors shelve shutil signal site smtplib socket
-    socketserver sqlite3 ssl subprocess symtable syslog tempfile termios threading trace
-    traceback tracemalloc unittest urllib xmlrpc zipimport zipfile"""
+    """_ast _ctypes _frozen_importlib _imp _io _posixsubprocess _pyio _pytest _socket _thread
+    ast asyncio atexit bdb builtins cffi cgitb code codeop compileall concurrent cProfile ctypes
+    dis distutils doctest ensurepip faulthandler fcntl fileinput ftplib gc glob http imaplib imp
+    importlib inspect interpreters linecache mailbox marshal mmap mock modulefinder
+    multiprocessing nt opcode os pathlib pdb pickle pkgutil pluggy posix posixpath profile pstats
+    pty py_compile pyclbr pydoc pytest readline resource rlcompleter runpy select selectors shelve
+    shutil signal site smtplib socket socketserver sqlite3 ssl subprocess symtable sysconfig
+    syslog telnetlib tempfile termios testcapi testinternalcapi threading timeit tkinter trace
+    traceback tracemalloc unittest urllib venv webbrowser xmlrpc xxsubinterpreters zipapp
+    zipimport zipfile"""
 )
+# Submodules of harmless modules: they run or open what a text names.
+SUBMODULES = _words("logging.config logging.handlers")
 # Attributes, whatever object they are read from, also as strings and imported names.
 ATTRIBUTES = _words(
     """__base__ __bases__ __builtins__ __closure__ __code__ __defaults__ __getattribute__
     __globals__ __import__ __kwdefaults__ __loader__ __self__ __spec__ __subclasses__ __traceback__
-    _clear_type_cache _current_exceptions _current_frames _exit _getframe ag_frame addaudithook
-    breakpointhook cell_contents cr_frame currentframe displayhook exc_info excepthook f_back
+    CodeType ForwardRef FrameType TracebackType _clear_type_cache _current_exceptions
+    _current_frames _evaluate _exit _getframe ag_frame addaudithook breakpointhook cell_contents
+    cr_frame currentframe dictConfig displayhook exc_info excepthook f_back fileConfig
     f_builtins f_code f_globals f_lineno f_locals f_trace getouterframes getinnerframes gi_frame
-    get_field get_objects get_referents get_referrers last_traceback meta_path path_hooks
-    path_importer_cache setprofile settrace setrecursionlimit tb_frame tb_next unfreeze
+    get_field get_objects get_referents get_referrers get_type_hints last_traceback meta_path
+    path_hooks path_importer_cache setprofile settrace setrecursionlimit tb_frame tb_next unfreeze
     unraisablehook with_traceback"""
 )
 # Members of modules that a package may use for other things.
@@ -47,6 +54,7 @@ MEMBERS = {
     "sys": _words("modules path stdout stderr stdin exit last_value"),
     "io": _words("open open_code FileIO OpenWrapper"),
     "codecs": _words("open"),
+    "logging": _words("FileHandler config handlers"),
     "inspect": _words("stack trace getmembers_static"),
     "os": _words(
         """abort dup dup2 environ execl execle execlp execlpe execv execve execvp execvpe fdopen
@@ -66,8 +74,12 @@ NAMES = _words(
 )
 _COOKIE = re.compile(r"coding[:=][ \t]*([-\w.]+)")
 _PLAIN = re.compile(r"(?i)utf[-_]?8|ascii|us[-_]ascii")
-# Defined by a class, these make a wrong value compare as right.
-_SPOOFS = _words("""__class__ __eq__ __instancecheck__ __ne__ __subclasscheck__ __subclasshook__""")
+# Defined by a class, these make a wrong value compare as right. Order alone (`__lt__`, `__gt__`) is
+# what sorting needs, and is not refused; a test that only orders can be lied to.
+_SPOOFS = _words(
+    """__bool__ __class__ __contains__ __eq__ __ge__ __instancecheck__ __le__ __ne__
+    __subclasscheck__ __subclasshook__"""
+)
 
 _HIDDEN = ATTRIBUTES | _SPOOFS | (NAMES - {"open", "exit", "quit", "compile"})
 _BLANK, _BETWEEN = re.compile(r"\s"), re.compile(r"\W+")
@@ -77,10 +89,11 @@ class Unparsable(ValueError):
     """The source is not Python."""
 
 
-def findings(base: str | None, new: str) -> list[str]:
+def findings(base: str | None, new: str, pristine: str | None = None) -> list[str]:
     """What `new` uses and `base` does not, as short phrases; empty means nothing was found.
 
-    Raises `Unparsable` when `new` is not Python.
+    `pristine` is the file without the task's bug: what it uses is allowed as well, since a bug may
+    be that just this is missing. Raises `Unparsable` when `new` is not Python.
 
     >>> findings("import math", "import math, gc")
     ['import of gc']
@@ -89,10 +102,14 @@ def findings(base: str | None, new: str) -> list[str]:
         known = _known(base) if base is not None else None
     except Unparsable:
         known = None
-    if known is None:
-        return sorted(set(_features(new)))
-    found = known.changed(new)
-    return sorted(set(_features(new) if found is None else found) - known.features)
+    found = known.changed(new) if known is not None else None
+    used = set(_features(new) if found is None else found)
+    if known is not None:
+        used -= known.features
+    if used and pristine is not None:
+        with contextlib.suppress(Unparsable):
+            used -= _known(pristine).features
+    return sorted(used)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +195,9 @@ def _of_nodes(nodes: Sequence[ast.AST], imported: dict[str, str]) -> Iterator[st
                 yield f"use of {node.attr} as a value"
         elif isinstance(node, ast.Name):
             yield from _name(node, imported, id(node) in called, id(node) in bases)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from _text(node.value)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)):
+            text = node.value
+            yield from _text(text if isinstance(text, str) else text.decode("latin-1"))
         elif isinstance(node, ast.MatchClass):
             for name in node.kwd_attrs:
                 yield from _member(name, "")
@@ -219,8 +237,10 @@ def _as_module(name: str) -> str:
 def _modules(names: Iterator[str] | list[str]) -> Iterator[str]:
     for name in names:
         top = name.partition(".")[0]
-        if top in MODULES:
+        if top in MODULES or top.lstrip("_") in MODULES:
             yield f"import of {top}"
+        if name in SUBMODULES:
+            yield f"import of {name}"
 
 
 def _from(node: ast.ImportFrom) -> Iterator[str]:
@@ -263,7 +283,7 @@ def _attribute(node: ast.Attribute, imported: dict[str, str]) -> Iterator[str]:
     owner = imported.get(node.value.id, "") if isinstance(node.value, ast.Name) else ""
     if isinstance(node.ctx, ast.Load):
         yield from _member(node.attr, owner)
-    elif node.attr in ATTRIBUTES:
+    elif node.attr in ATTRIBUTES | _SPOOFS:
         yield f"use of {node.attr}"
     if owner and isinstance(node.ctx, (ast.Store, ast.Del)):
         yield f"patch of {owner}.{node.attr}"
@@ -301,17 +321,21 @@ def _call(node: ast.Call, imported: dict[str, str]) -> Iterator[str]:
 
 
 def _class(node: ast.ClassDef) -> Iterator[str]:
-    for item in node.body:
+    for item in ast.walk(node):
         names: list[str] = []
         if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)):
             names = [item.name]
             if item.name in _SPOOFS and _always_true(item):
                 yield f"{node.name}.{item.name} that always holds"
-        elif isinstance(item, ast.Assign):
-            names = [target.id for target in item.targets if isinstance(target, ast.Name)]
+        elif isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store):
+            names = [item.id]
+        elif isinstance(item, (ast.Import, ast.ImportFrom)):
+            names = [alias.asname or alias.name for alias in item.names]
         yield from (f"definition of {node.name}.{name}" for name in names if name in _SPOOFS)
 
 
 def _always_true(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    if function.name == "__bool__":
+        return False  # plenty of objects are always true
     returns = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
     return bool(returns) and all(isinstance(v, ast.Constant) and v.value for v in returns)
