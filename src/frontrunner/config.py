@@ -131,8 +131,19 @@ class RolloutSection(Section):
 
 
 class AlgoSection(Section):
-    """Advantage and loss."""
+    """Reward, advantage and loss."""
 
+    reward: Literal[
+        "affine", "single_lambda", "std_normalised", "hard_budget", "concave", "pass_rate_scaled",
+        "correct_only", "toggle", "dual", "retangent",
+    ] = "affine"  # fmt: skip
+    """S - lambda C, or one of the rewards and schedules that it is compared with; the frontier is
+    always measured at the lambdas of the base."""
+    budget: float = Field(1.0, gt=0)
+    """Of the rewards hard_budget and toggle: tokens allowed, relative to the base's at that level;
+    of dual: the cost aimed at, likewise."""
+    concavity: float = Field(0.5, ge=0, lt=1)
+    """Of the reward concave: 0 is a straight line."""
     baseline: Literal["length_weighted", "length_weighted_loo", "mean", "rloo"] = "length_weighted"
     """What a rollout's reward is compared with: its group's mean, weighted by length or not, with
     the rollout itself or without (loo)."""
@@ -217,6 +228,8 @@ class Config(Section):
                     f"effort.{name} has {len(given)} entries for "
                     f"{len(self.effort.levels)} levels; give one per level"
                 )
+        if self.algo.reward == "retangent" and len(self.effort.levels) < 2:
+            raise ValueError("algo.reward = retangent needs two effort levels or more")
         if self.rollout.max_new_tokens >= self.engine.max_context:
             raise ValueError("rollout.max_new_tokens must be below engine.max_context")
         if self.train.steps and self.rollout.top_k == 1:

@@ -3,7 +3,7 @@ and room for others (servers, clusters, trackers)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -82,7 +82,7 @@ class Trainer(Protocol):
 
     def train_step(self, samples: Sequence[Sample]) -> TrainStep: ...
     def weights(self) -> dict[str, Any]: ...
-    def save(self, directory: Path) -> None: ...
+    def save(self, directory: Path, notes: Mapping[str, Any] | None = None) -> None: ...
     def restore(self, directory: Path) -> None: ...
 
 

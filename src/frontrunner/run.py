@@ -26,7 +26,8 @@ from frontrunner.effort.cost import CostModel
 from frontrunner.effort.frontier import FrontierFit, fit
 from frontrunner.effort.ladder import Ladder
 from frontrunner.effort.price import find_price
-from frontrunner.effort.reward import price_and_reward, price_rollout
+from frontrunner.effort.reward import price_rollout
+from frontrunner.effort.schemes import Scheme, base_levels
 from frontrunner.errors import UserError
 from frontrunner.evals.alarms import alarms
 from frontrunner.evals.frontier import frontier_json, outcomes, points
@@ -87,7 +88,7 @@ def train(config: Config, directory: Path, *, resume: bool = False) -> Path:
         if fitted:
             work = replace(work, ladder=work.ladder.with_lambdas(fitted.lambdas))
         write_frontier(work, base, None, fitted)
-        learn(work)
+        learn(work, scheme_of(work, base))
         trainer, policy = work.system.trainer, work.system.policy
         work.system.engine.load_weights(trainer.weights(), trainer.step)
         final = measure(work, "final")
@@ -170,12 +171,28 @@ def fit_lambdas(work: Work, base: Sequence[Rollout]) -> FrontierFit:
     return fitted
 
 
-def resume_training(system: LocalSystem, config: Config, run: RunDirectory) -> JsonlTracker:
+def scheme_of(work: Work, base: Sequence[Rollout]) -> Scheme:
+    """How this run rewards, in the state in which training starts."""
+    algo, ladder = work.config.algo, work.ladder
+    return Scheme(
+        algo.reward,
+        ladder.lambdas,
+        base_levels(base, ladder.names),
+        work.config.train.steps,
+        algo.budget,
+        algo.concavity,
+    )
+
+
+def resume_training(
+    system: LocalSystem, config: Config, run: RunDirectory, scheme: Scheme
+) -> JsonlTracker:
     """Load the newest checkpoint, if there is one, and forget what was written after it."""
     trainer, sizes = system.trainer, config.rollout
     newest = checkpoint.latest(run.path / "checkpoints")
     if newest:
         trainer.restore(newest)
+        scheme.restore(checkpoint.read_notes(newest))
         system.engine.load_weights(trainer.weights(), trainer.step)
     RolloutFile(run.path / "rollouts.jsonl").keep(
         lambda _: trainer.step * sizes.groups * sizes.group_size
@@ -185,12 +202,12 @@ def resume_training(system: LocalSystem, config: Config, run: RunDirectory) -> J
     return metrics
 
 
-def learn(work: Work) -> None:
+def learn(work: Work, scheme: Scheme) -> None:
     """The training loop, from the newest checkpoint to the last step."""
     config, run, ladder = work.config, work.run, work.ladder
     trainer, sizes = work.system.trainer, config.rollout
     tasks = work.system.tasks.split("train")
-    metrics = resume_training(work.system, config, run)
+    metrics = resume_training(work.system, config, run, scheme)
     if due(config, trainer.step):  # a kill may have come between checkpoint and measurement
         measure_during(work)
     file = RolloutFile(run.path / "rollouts.jsonl")
@@ -219,7 +236,9 @@ def learn(work: Work) -> None:
     ) as pipeline:
         while trainer.step < config.train.steps:
             sampled, collect_seconds = pipeline.take()
-            rollouts = [price_and_reward(r, work.cost_model, ladder[r.effort]) for r in sampled]
+            priced = [price_rollout(r, work.cost_model) for r in sampled]
+            rollouts = scheme.rewarded(priced, sizes.group_size)
+            scheme.observe(rollouts, sizes.group_size)
             start = time.perf_counter()
             groups = groups_of(rollouts, sizes.group_size)
             oldest = min((r.version for r in rollouts if r.turns), default=trainer.step)
@@ -229,6 +248,7 @@ def learn(work: Work) -> None:
             row = {
                 **effort_metrics(rollouts, ladder),
                 **stepped.metrics,
+                **scheme.metrics(),
                 "train/staleness": stepped.version - 1 - oldest,
                 "time/collect_seconds": collect_seconds,
                 "time/train_seconds": time.perf_counter() - start,
@@ -238,7 +258,7 @@ def learn(work: Work) -> None:
             history.append({"step": stepped.step, **row})
             raised = alarms(history, ladder.names)
             console.log(stepped.step, row, {f"{a.kind} {a.effort}": a.message for a in raised})
-            save_if_due(trainer, config, run)
+            save_if_due(trainer, config, run, scheme)
             if due(config, stepped.step):
                 pipeline.call(measure_during, work)
     metrics.close()
@@ -261,11 +281,11 @@ def measure_during(work: Work) -> None:
     work.run.write_json("eval/during.json", {**known, str(step): [asdict(p) for p in measured]})
 
 
-def save_if_due(trainer: LocalTrainer, config: Config, run: RunDirectory) -> None:
+def save_if_due(trainer: LocalTrainer, config: Config, run: RunDirectory, scheme: Scheme) -> None:
     """A checkpoint every few steps and after the last one; older ones go."""
     if trainer.step % config.run.checkpoint_every == 0 or trainer.step == config.train.steps:
         folder = run.path / "checkpoints"
-        trainer.save(folder / f"step-{trainer.step}")
+        trainer.save(folder / f"step-{trainer.step}", scheme.state())
         checkpoint.prune(folder, KEEP_CHECKPOINTS)
     run.touch()
 

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -192,3 +193,24 @@ def test_frontier_fit_reads_a_run_or_refuses_with_a_reason(undisturbed: Path) ->
     assert done.returncode == 2
     assert "6 tasks" in done.stderr or "task" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["dual", "std_normalised"])
+def test_a_killed_run_resumes_with_the_state_of_its_reward(kind: str, tmp_path: Path) -> None:
+    extra = [f"algo.reward={kind}", "eval.tasks=4", "run.checkpoint_every=1"]
+    for name in ("whole", "killed"):
+        done = frontrunner(*train(tmp_path / name, *extra))
+        assert done.returncode == 0, done.stderr
+    killed = tmp_path / "killed"  # as a kill before the last checkpoint leaves it
+    shutil.rmtree(killed / "checkpoints" / "step-4")
+    (killed / "report.html").unlink()
+    (killed / "eval" / "final.jsonl").unlink()
+    done = frontrunner("train", "--resume", str(killed))
+    assert done.returncode == 0, done.stderr
+    assert facts(killed) == facts(tmp_path / "whole")
+    states = [
+        json.loads((tmp_path / name / "checkpoints" / "step-4" / "state.json").read_text())["notes"]
+        for name in ("whole", "killed")
+    ]
+    assert states[0] == states[1] and states[0]["step"] == 4

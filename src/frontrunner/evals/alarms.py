@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from frontrunner.effort.ladder import MIN_RATIO
 from frontrunner.evals.history import key
 
 MERGE_COST_RATIO = 1.25
@@ -33,7 +34,7 @@ class Alarm:
     """One sentence with numbers, about one level (or pair), at the last step looked at."""
 
     kind: str
-    """merging, length collapse, effort ignored, give-up, or infrastructure."""
+    """merging, prices crossing, length collapse, effort ignored, give-up, or infrastructure."""
     effort: str
     step: int
     message: str
@@ -50,6 +51,7 @@ def alarms(history: Sequence[Row], ladder: Sequence[str], *, window: int = 5) ->
     found: list[tuple[str, str, str]] = []
     for lower, higher in pairwise(ladder):
         found += _merging(history, lower, higher, window)
+        found += _crossing(history, lower, higher)
     for name in ladder:
         found += _collapse(history, name, window)
         found += _give_up(history, name, window)
@@ -98,6 +100,19 @@ def _merging(
             pair,
             f"Cost hardly tells {higher} from {lower}: a rollout at {higher} costs more in "
             f"{separation:.0%} of pairs (AUC {separation:.2f}; alarm under {MERGE_AUC:g}).",
+        )
+
+
+def _crossing(history: Sequence[Row], lower: str, higher: str) -> Iterator[tuple[str, str, str]]:
+    """Only runs whose lambda moves log it."""
+    a, b = (_late(history, key(name, "lambda"), 1) for name in (lower, higher))
+    if a is not None and b is not None and a < MIN_RATIO * b * (1.0 - 1e-9):
+        verb = "have crossed" if a <= b else "are too close"
+        yield (
+            "prices crossing",
+            f"{lower}/{higher}",
+            f"The lambdas of {lower} and {higher} {verb}: {a:.3g} and {b:.3g} per USD (ratio "
+            f"{a / b:.2f}; alarm under {MIN_RATIO:g}). The levels then have the same objective.",
         )
 
 

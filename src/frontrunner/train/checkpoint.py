@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,9 @@ def save(
     masters: Sequence[Tensor],
     optimizer: Any,
     step: int,
+    notes: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write model, tokenizer, optimizer and step number to `directory`, atomically."""
+    """Write model, tokenizer, optimizer, step number and notes to `directory`, atomically."""
     partial = directory.with_name(f".{directory.name}.{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -54,7 +55,8 @@ def save(
         with (partial / "optimizer.pt").open("wb") as handle:  # a full disk is then an OSError
             torch.save(state, handle)
         files = ["optimizer.pt", *(p.name for p in partial.glob("*.safetensors"))]
-        facts = {"step": step, "sha256": {name: digest(partial / name) for name in files}}
+        digests = {name: digest(partial / name) for name in files}
+        facts = {"step": step, "sha256": digests, "notes": dict(notes or {})}
         (partial / "state.json").write_text(json.dumps(facts))
         for file in partial.iterdir():
             with file.open("rb") as handle:
@@ -100,6 +102,12 @@ def restore(directory: Path, model: Any, masters: Sequence[Tensor], optimizer: A
             for master, saved in zip(masters, state["masters"], strict=True):
                 master.copy_(saved)
     return int(facts["step"])
+
+
+def read_notes(directory: Path) -> dict[str, Any]:
+    """What the caller of `save` wanted to find again; empty in checkpoints without notes."""
+    notes: dict[str, Any] = json.loads((directory / "state.json").read_text()).get("notes", {})
+    return notes
 
 
 def verify(directory: Path) -> None:

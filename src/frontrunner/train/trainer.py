@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -187,10 +187,13 @@ class LocalTrainer:
         """A copy of the current weights, safe to hand to an engine while training goes on."""
         return {k: v.detach().clone() for k, v in self.model.state_dict().items()}
 
-    def save(self, directory: Path) -> None:
-        """Write the state so that a kill at any instant leaves either all of it or nothing."""
+    def save(self, directory: Path, notes: Mapping[str, Any] | None = None) -> None:
+        """Write the state so that a kill at any instant leaves either all of it or nothing.
+
+        `notes` is state that is not the trainer's; `checkpoint.read_notes` gives it back.
+        """
         checkpoint.save(
-            directory, self.model, self.tokenizer, self._masters, self.optimizer, self.step
+            directory, self.model, self.tokenizer, self._masters, self.optimizer, self.step, notes
         )
 
     def restore(self, directory: Path) -> None:
