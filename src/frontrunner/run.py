@@ -205,7 +205,7 @@ def resume_training(
 def learn(work: Work, scheme: Scheme) -> None:
     """The training loop, from the newest checkpoint to the last step."""
     config, run, ladder = work.config, work.run, work.ladder
-    trainer, sizes = work.system.trainer, config.rollout
+    trainer, sizes, seed = work.system.trainer, config.rollout, config.run.seed
     tasks = work.system.tasks.split("train")
     metrics = resume_training(work.system, config, run, scheme)
     if due(config, trainer.step):  # a kill may have come between checkpoint and measurement
@@ -222,7 +222,6 @@ def learn(work: Work, scheme: Scheme) -> None:
         version = max(0, step - config.train.max_staleness)
         usable = seen[: version * sizes.groups * sizes.group_size]
         known = posteriors(usable, version) if by_difficulty else None
-        seed = config.run.seed
         return work.collector.collect(
             training_jobs(tasks, ladder, sizes.groups, sizes.group_size, seed, step, known)
         )
