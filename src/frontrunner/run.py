@@ -213,18 +213,16 @@ def learn(work: Work, scheme: Scheme) -> None:
     file = RolloutFile(run.path / "rollouts.jsonl")
     history = read_rows(metrics.path)
     console = ConsoleTracker(ladder.names, config.train.steps)
-
     by_difficulty = config.env.sampling == "difficulty"
     seen = file.read() if by_difficulty else []
 
     def collect(step: int) -> list[Rollout]:
         # What is surely known by then, however far collection runs ahead.
         version = max(0, step - config.train.max_staleness)
-        usable = seen[: version * sizes.groups * sizes.group_size]
-        known = posteriors(usable, version) if by_difficulty else None
-        return work.collector.collect(
-            training_jobs(tasks, ladder, sizes.groups, sizes.group_size, seed, step, known)
-        )
+        known = seen[: version * sizes.groups * sizes.group_size]
+        odds = posteriors(known, version) if by_difficulty else None
+        jobs = training_jobs(tasks, ladder, sizes.groups, sizes.group_size, seed, step, odds)
+        return work.collector.collect(jobs)
 
     with Pipeline(
         work.system.engine,
